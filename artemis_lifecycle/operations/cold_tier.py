@@ -10,8 +10,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.dialects.postgresql import insert as insert_or
+from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError
 
 from artemis_lifecycle.errors import Refused
@@ -136,10 +135,7 @@ thaws = db.table_of(
 )
 
 
-class DeepMoves:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class DeepMoves(db.Part):
     def begin(
         self,
         move_id: str,
@@ -156,7 +152,7 @@ class DeepMoves:
     ) -> MoveRecord:
         """Record what will be moved, and the snapshots that become unreadable, before the first file moves. So no
         reader is ever directed to a snapshot that is gone."""
-        with around("deep_moves.begin"), self._engine.begin() as connection:
+        with around("deep_moves.begin"), self.engine.begin() as connection:
             move = db.insert_record(
                 connection,
                 MoveRecord,
@@ -172,7 +168,7 @@ class DeepMoves:
             )
             rows = [{"table_uuid": table_uuid, "snapshot_id": each, "move_id": move_id} for each in snapshot_ids]
             if rows:
-                connection.execute(insert_or(deep_snapshots).on_conflict_do_nothing(), rows)
+                connection.execute(upsert(deep_snapshots).on_conflict_do_nothing(), rows)
         return move
 
     def mark(
@@ -182,16 +178,16 @@ class DeepMoves:
         marked = {(move_id, each) for move_id, ids in snapshots.items() for each in ids}
         rows = [{"table_uuid": table_uuid, "snapshot_id": each, "move_id": move_id} for move_id, each in marked]
         mine = (deep_snapshots.c.table_uuid == table_uuid, deep_snapshots.c.snapshot_id.in_(instead_of))
-        with around("deep_moves.mark"), self._engine.begin() as connection:
+        with around("deep_moves.mark"), self.engine.begin() as connection:
             if instead_of:
                 connection.execute(sa.delete(deep_snapshots).where(*mine))
             if rows:
-                connection.execute(insert_or(deep_snapshots).on_conflict_do_nothing(), rows)
+                connection.execute(upsert(deep_snapshots).on_conflict_do_nothing(), rows)
 
     def finish(self, move_id: str) -> MoveRecord:
         finished_at = sa.func.coalesce(deep_moves.c.finished_at, sa.func.clock_timestamp())
         mine = deep_moves.c.move_id == move_id
-        return _known(move_id, change(self._engine, "deep_moves.finish", MoveRecord, mine, finished_at=finished_at))
+        return _known(move_id, change(self.engine, "deep_moves.finish", MoveRecord, mine, finished_at=finished_at))
 
     def settle(
         self, move_id: str, *, files_location: str, files: int, size_in_bytes: int, snapshot_ids: Collection[int]
@@ -199,7 +195,7 @@ class DeepMoves:
         """Record what an interrupted move did move: its files, and the snapshots that need them. The other snapshots
         that it had marked are readable, and are unmarked."""
         left_over = (deep_snapshots.c.move_id == move_id, deep_snapshots.c.snapshot_id.not_in(snapshot_ids))
-        with around("deep_moves.settle"), self._engine.begin() as connection:
+        with around("deep_moves.settle"), self.engine.begin() as connection:
             connection.execute(sa.delete(deep_snapshots).where(*left_over))
             move = db.update_record(
                 connection,
@@ -215,7 +211,7 @@ class DeepMoves:
     def of_table(self, table_uuid: str) -> list[MoveRecord]:
         """Newest first."""
         newest = (deep_moves.c.started_at.desc(),)
-        return list(db.records(self._engine, MoveRecord, deep_moves.c.table_uuid == table_uuid, order_by=newest))
+        return list(db.records(self.engine, MoveRecord, deep_moves.c.table_uuid == table_uuid, order_by=newest))
 
     def snapshots(self, table_uuid: str, among: Collection[int] | None = None) -> frozenset[int]:
         """Return the table's snapshots (of those in `among`) that have a file in the archive, or on its way there."""
@@ -224,14 +220,10 @@ class DeepMoves:
         query = sa.select(deep_snapshots.c.snapshot_id).where(deep_snapshots.c.table_uuid == table_uuid)
         if among is not None:
             query = query.where(deep_snapshots.c.snapshot_id.in_(among))
-        with self._engine.connect() as connection:
-            return frozenset(connection.execute(query).scalars())
+        return frozenset(db.scalars(self.engine, query))
 
 
-class Thaws:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class Thaws(db.Part):
     def request(
         self,
         thaw_id: str,
@@ -250,7 +242,7 @@ class Thaws:
     ) -> ThawRecord:
         """Record a request. Sends nothing to the store yet. Raises BadInput for a text without content."""
         db.require_said(table, case_id=case_id, requester=requester, reason=reason)
-        with around("thaws.request"), self._engine.begin() as connection:
+        with around("thaws.request"), self.engine.begin() as connection:
             thaw = db.insert_record(
                 connection,
                 ThawRecord,
@@ -342,12 +334,12 @@ class Thaws:
 
     def get(self, thaw_id: str) -> ThawRecord:
         """Raises NoSuchPlan."""
-        return _known(thaw_id, db.one(self._engine, ThawRecord, thaws.c.thaw_id == thaw_id))
+        return _known(thaw_id, db.one(self.engine, ThawRecord, thaws.c.thaw_id == thaw_id))
 
     def list(self, table_uuid: str | None = None, *, ended: bool = False) -> list[ThawRecord]:
         """Return those that have not ended (with `ended`, all), of one table or of all, newest first."""
         where = (*db.if_given(thaws.c.table_uuid, table_uuid), *(() if ended else (thaws.c.ended_at.is_(None),)))
-        return list(db.records(self._engine, ThawRecord, *where, order_by=(thaws.c.requested_at.desc(),)))
+        return list(db.records(self.engine, ThawRecord, *where, order_by=(thaws.c.requested_at.desc(),)))
 
     def to_approve(self) -> tuple[ThawRecord, ...]:
         """Return the requests that wait for a second person, longest first."""
@@ -356,14 +348,14 @@ class Thaws:
             thaws.c.ended_at.is_(None),
             thaws.c.lapses_at > sa.func.clock_timestamp(),
         )
-        return db.records(self._engine, ThawRecord, *where, order_by=(thaws.c.requested_at,))
+        return db.records(self.engine, ThawRecord, *where, order_by=(thaws.c.requested_at,))
 
     def _set(
         self, thaw_id: str, *conditions: sa.ColumnElement[bool], decision: NewDecision | None = None, **values: object
     ) -> ThawRecord | None:
         """Return None if it has ended, or a condition is not met."""
         where = (thaws.c.thaw_id == thaw_id, thaws.c.ended_at.is_(None), *conditions)
-        return change(self._engine, "thaws.record", ThawRecord, *where, decision=decision, **values)
+        return change(self.engine, "thaws.record", ThawRecord, *where, decision=decision, **values)
 
 
 def _known(wanted: str, found: Found | None) -> Found:
@@ -419,10 +411,7 @@ restores = db.table_of(
 )
 
 
-class Restores:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class Restores(db.Part):
     def begin(
         self,
         table_uuid: str,
@@ -435,7 +424,7 @@ class Restores:
     ) -> RestoreRecord:
         """Return the open restore of that snapshot to that branch, or a new one with a folder in `location`. The caller
         holds the table's lease."""
-        with around("restores.begin"), self._engine.begin() as connection:
+        with around("restores.begin"), self.engine.begin() as connection:
             found = db.one(
                 connection,
                 RestoreRecord,
@@ -480,11 +469,11 @@ class Restores:
     def of_table(self, table_uuid: str) -> list[RestoreRecord]:
         """Newest first, including abandoned ones."""
         newest = (restores.c.started_at.desc(),)
-        return list(db.records(self._engine, RestoreRecord, restores.c.table_uuid == table_uuid, order_by=newest))
+        return list(db.records(self.engine, RestoreRecord, restores.c.table_uuid == table_uuid, order_by=newest))
 
     def _set(self, restore_id: str, **values: object) -> RestoreRecord:
         mine = restores.c.restore_id == restore_id
-        changed = change(self._engine, "restores.record", RestoreRecord, mine, decision=None, **values)
+        changed = change(self.engine, "restores.record", RestoreRecord, mine, decision=None, **values)
         return db.required(changed, f"No restore {restore_id} is stored", "start it first")
 
 
@@ -536,16 +525,13 @@ class LostCopy:
     reason: str
 
 
-class Scrubs:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class Scrubs(db.Part):
     def of_table(self, table_uuid: str) -> ScrubRecord | None:
-        return db.one(self._engine, ScrubRecord, cold_scrubs.c.table_uuid == table_uuid)
+        return db.one(self.engine, ScrubRecord, cold_scrubs.c.table_uuid == table_uuid)
 
     def last(self) -> dict[str, datetime]:
         """Return when cold copies of each table were last read, by its name."""
-        found = db.records(self._engine, ScrubRecord, order_by=(cold_scrubs.c.updated_at,))
+        found = db.records(self.engine, ScrubRecord, order_by=(cold_scrubs.c.updated_at,))
         return {each.table: each.updated_at for each in found}
 
     def moved(
@@ -564,9 +550,9 @@ class Scrubs:
         bytes, and the copies that were found lost, or that match their records again (`settled`, by path)."""
         values = {"position": position, "began_at": began_at, "files": files, "bytes": size_in_bytes}
         now = sa.func.clock_timestamp()
-        with around("scrubs.moved"), self._engine.begin() as connection:
+        with around("scrubs.moved"), self.engine.begin() as connection:
             connection.execute(
-                insert(cold_scrubs)
+                upsert(cold_scrubs)
                 .values(table_uuid=table_uuid, table_name=table, **values)
                 .on_conflict_do_update(
                     index_elements=["table_uuid"], set_={"table_name": table, "updated_at": now, **values}
@@ -575,7 +561,7 @@ class Scrubs:
             for found in lost:
                 row = {"table_name": table, "source": found.source, "reason": found.reason}
                 connection.execute(
-                    insert(cold_losses)
+                    upsert(cold_losses)
                     .values(table_uuid=table_uuid, path=found.path, **row)
                     .on_conflict_do_update(
                         index_elements=["table_uuid", "path"], set_={**row, "checked_at": now, "settled_at": None}
@@ -596,4 +582,4 @@ class Scrubs:
         """Return the copies that are still lost, longest unchecked first."""
         still = (cold_losses.c.table_uuid == table_uuid, cold_losses.c.settled_at.is_(None))
         order = (cold_losses.c.checked_at, cold_losses.c.path)
-        return list(db.records(self._engine, ColdLoss, *still, order_by=order, limit=limit))
+        return list(db.records(self.engine, ColdLoss, *still, order_by=order, limit=limit))

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
 import sqlalchemy as sa
@@ -15,7 +16,6 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, Operati
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import BadInput, ConfigError, OperationsUnavailable
-from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.cold_tier import DeepMoves, Restores, Scrubs, Thaws
 from artemis_lifecycle.operations.decisions import Decisions, Pauses
 from artemis_lifecycle.operations.fleet import CheckResults, Health, Held, RunTimes, Waits
@@ -34,7 +34,7 @@ from artemis_lifecycle.operations.rest_commits import RestCommits
 from artemis_lifecycle.operations.roles import refusing
 from artemis_lifecycle.operations.scans import Scans
 from artemis_lifecycle.operations.steps import Steps
-from artemis_lifecycle.operations.tables import SCHEMA, metadata
+from artemis_lifecycle.operations.tables import SCHEMA, Part, metadata, rows
 from artemis_lifecycle.postgres import CONNECT_SECONDS, STATEMENT_SECONDS, engine_for
 
 _log = escaping.logger(__name__)
@@ -223,6 +223,15 @@ def _temporary(table: sa.Table) -> str:
     keys = ", ".join(f'"{each.name}"' for each in table.primary_key)
     columns += [f"PRIMARY KEY ({keys})"] if keys else []
     return f"CREATE TEMP TABLE IF NOT EXISTS {table.name} ({', '.join(columns)})"
+
+
+class Clock(Part):
+    """The Postgres clock: one clock for all machines that work on the tables."""
+
+    def now(self) -> datetime:
+        """Return the instant of the call, not of a transaction's start; aware, in UTC."""
+        now: datetime = rows(self.engine, sa.select(sa.func.clock_timestamp()))[0][0]
+        return now.astimezone(UTC)
 
 
 class Operations:

@@ -90,19 +90,16 @@ class OfTable(Protocol):
 Changed = TypeVar("Changed", bound=OfTable)
 
 
-class Decisions:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class Decisions(db.Part):
     def of_table(self, table_uuid: str | None = None, *, limit: int = 1000) -> list[Decision]:
         """Return the newest `limit` decisions about one table, or about all, newest first."""
         where = db.if_given(decisions.c.table_uuid, table_uuid)
-        return list(db.records(self._engine, Decision, *where, order_by=(decisions.c.decision_id.desc(),), limit=limit))
+        return list(db.records(self.engine, Decision, *where, order_by=(decisions.c.decision_id.desc(),), limit=limit))
 
     def about(self, subject: str) -> list[Decision]:
         """Return all decisions about one plan, scan, hold, pause, thaw or quarantine, oldest first."""
         order = (decisions.c.decision_id,)
-        return list(db.records(self._engine, Decision, decisions.c.subject == subject, order_by=order))
+        return list(db.records(self.engine, Decision, decisions.c.subject == subject, order_by=order))
 
 
 @dataclass(frozen=True)
@@ -239,14 +236,11 @@ pauses = db.table_of(
 _IN_FORCE = pauses.c.ended_at.is_(None)
 
 
-class Pauses:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class Pauses(db.Part):
     def begin(self, who: str, why: str, table_uuid: str | None = None, table: str | None = None) -> Pause:
         """Stop one table's work, or all work without a table. An active pause does not change."""
         db.require_said(table or "all tables", who=who, why=why)
-        with around("pauses.begin"), self._engine.begin() as connection:
+        with around("pauses.begin"), self.engine.begin() as connection:
             found = db.one(connection, Pause, _IN_FORCE, pauses.c.table_uuid.is_not_distinct_from(table_uuid))
             if found is None:
                 pause_id = f"pause-{uuid.uuid4().hex[:12]}"
@@ -266,7 +260,7 @@ class Pauses:
         if name is not None:
             # Never `table_uuid IS NULL`: that is the pause of all.
             those = sa.or_(*db.if_given(pauses.c.table_uuid, table_uuid), pauses.c.table_name == name)
-        with around("pauses.end"), self._engine.begin() as connection:
+        with around("pauses.end"), self.engine.begin() as connection:
             ended = db.update_records(
                 connection, Pause, _IN_FORCE, those, ended_at=sa.func.clock_timestamp(), ended_by=who
             )
@@ -276,7 +270,7 @@ class Pauses:
 
     def in_force(self) -> list[Pause]:
         """Return the active pauses, those of all tables first."""
-        return list(db.records(self._engine, Pause, _IN_FORCE, order_by=(pauses.c.table_uuid.nulls_first(),)))
+        return list(db.records(self.engine, Pause, _IN_FORCE, order_by=(pauses.c.table_uuid.nulls_first(),)))
 
     def of_table(self, table_uuid: str, table: str) -> Pause | None:
         """Return the pause that currently stops a table's work, if any: by its uuid or its name."""

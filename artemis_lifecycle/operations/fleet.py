@@ -9,7 +9,7 @@ from datetime import date, datetime, timedelta
 from typing import Annotated
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB, distinct_on, insert
+from sqlalchemy.dialects.postgresql import JSONB, distinct_on
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.operations import tables as db
@@ -59,9 +59,8 @@ _LAST_DONE = sa.text("""
 def last_done(engine: sa.Engine) -> dict[str, dict[str, datetime]]:
     """Return when each step of each table (by name) last ended well or had nothing to do, without dry runs."""
     found: dict[str, dict[str, datetime]] = defaultdict(dict)
-    with engine.connect() as connection:
-        for row in connection.execute(_LAST_DONE):
-            found[row.table_name][row.step] = row.finished_at
+    for row in db.rows(engine, _LAST_DONE):
+        found[row.table_name][row.step] = row.finished_at
     return found
 
 
@@ -72,8 +71,7 @@ def last_done_of(engine: sa.Engine, table: str) -> dict[str, datetime]:
         .where(steps.c.table_name == table, *_ENDED_WELL)
         .group_by(steps.c.step)
     )
-    with engine.connect() as connection:
-        return {row.step: row.at for row in connection.execute(newest)}
+    return {row.step: row.at for row in db.rows(engine, newest)}
 
 
 def newest_states(engine: sa.Engine, step: str) -> dict[str, str]:
@@ -84,8 +82,7 @@ def newest_states(engine: sa.Engine, step: str) -> dict[str, str]:
         .order_by(steps.c.table_name, steps.c.finished_at.desc())
         .ext(distinct_on(steps.c.table_name))
     )
-    with engine.connect() as connection:
-        return {row.table_name: row.state for row in connection.execute(query)}
+    return {row.table_name: row.state for row in db.rows(engine, query)}
 
 
 def freed_by_day(engine: sa.Engine, since: datetime) -> dict[str, dict[date, int]]:
@@ -102,18 +99,15 @@ def freed_by_day(engine: sa.Engine, since: datetime) -> dict[str, dict[date, int
     joined = recent.join(by_job, sa.true(), isouter=True)
     query = sa.select(recent.c.table_name, day, freed).select_from(joined).group_by(recent.c.table_name, day)
     found: dict[str, dict[date, int]] = defaultdict(dict)
-    with engine.connect() as connection:
-        for table, on, size in connection.execute(query):
-            found[table][on] = int(size or 0)
+    for table, on, size in db.rows(engine, query):
+        found[table][on] = int(size or 0)
     return found
 
 
 def freed_by_job(engine: sa.Engine, job_ids: Collection[str]) -> dict[str, int]:
     """Return the bytes that each of these unfinished deletions has freed so far."""
     query = sa.select(batches.c.job_id, sa.func.sum(batches.c.deleted_bytes)).group_by(batches.c.job_id)
-    with engine.connect() as connection:
-        found = connection.execute(query.where(batches.c.job_id.in_(job_ids)))
-        return {job_id: int(size) for job_id, size in found}
+    return {job_id: int(size) for job_id, size in db.rows(engine, query.where(batches.c.job_id.in_(job_ids)))}
 
 
 def newest_deletions(engine: sa.Engine, since: datetime) -> tuple[JobRecord, ...]:
@@ -138,8 +132,7 @@ def scan_shares(engine: sa.Engine, since: datetime) -> list[DayScan]:
         .order_by(day, scans.c.table_name, scans.c.created_at.desc())
         .ext(distinct_on(day, scans.c.table_name))
     )
-    with engine.connect() as connection:
-        return [DayScan(*row) for row in connection.execute(query)]
+    return [DayScan(*row) for row in db.rows(engine, query)]
 
 
 def planned_since(engine: sa.Engine, since: datetime) -> dict[str, list[datetime]]:
@@ -152,9 +145,8 @@ def planned_since(engine: sa.Engine, since: datetime) -> dict[str, list[datetime
         .order_by(steps.c.finished_at)
     )
     found: dict[str, list[datetime]] = defaultdict(list)
-    with engine.connect() as connection:
-        for table, at in connection.execute(query):
-            found[table].append(at)
+    for table, at in db.rows(engine, query):
+        found[table].append(at)
     return found
 
 
@@ -168,9 +160,8 @@ def red_checks(engine: sa.Engine, plan_ids: list[str]) -> dict[str, list[str]]:
     red = sa.select(verdicts.c.plan_id, verdicts.c.check_name)
     query = red.where(verdicts.c.verdict_id.in_(newest), verdicts.c.passed.is_(False)).order_by(verdicts.c.check_name)
     found: dict[str, list[str]] = defaultdict(list)
-    with engine.connect() as connection:
-        for row in connection.execute(query):
-            found[row.plan_id].append(row.check_name)
+    for row in db.rows(engine, query):
+        found[row.plan_id].append(row.check_name)
     return found
 
 
@@ -192,8 +183,7 @@ def counted(engine: sa.Engine) -> dict[tuple[str, str, str], int]:
     every = sa.union_all(kept, gone).subquery()
     key = (every.c.table_name, every.c.step, every.c.figure)
     query = sa.select(*key, sa.func.sum(every.c.total).label("sum")).group_by(*key)
-    with engine.connect() as connection:
-        return {(row.table_name, row.step, row.figure): int(row.sum) for row in connection.execute(query)}
+    return {(row.table_name, row.step, row.figure): int(row.sum) for row in db.rows(engine, query)}
 
 
 def seconds_to_deletion(engine: sa.Engine) -> dict[str, Seconds]:
@@ -204,8 +194,7 @@ def seconds_to_deletion(engine: sa.Engine) -> dict[str, Seconds]:
         .order_by(plans.c.table_name, plans.c.done_at.desc())
         .ext(distinct_on(plans.c.table_name))
     )
-    with engine.connect() as connection:
-        return {row.table_name: float(row.seconds) for row in connection.execute(query)}
+    return {row.table_name: float(row.seconds) for row in db.rows(engine, query)}
 
 
 # --- health -----------------------------------------------------------------------------------------------------------
@@ -247,29 +236,26 @@ health = db.table_of(HealthRecord, "health")
 health_history = db.table_of(HealthPoint, "health_history")
 
 
-class Health:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class Health(db.Part):
     def note(self, record: HealthRecord, parts: Mapping[str, float | None]) -> None:
         """Replace the table's record, unless that one is newer; and add its score to the history."""
         point = HealthPoint(record.table_uuid, record.scored_at, record.score, parts)
         added = upsert(health_history).values(db.values_of(point)).on_conflict_do_nothing()
-        with around("health.note"), self._engine.begin() as connection:
+        with around("health.note"), self.engine.begin() as connection:
             db.put_newest(connection, health, record, "measured_at")
             connection.execute(added)
 
     def of_table(self, table_uuid: str) -> HealthRecord | None:
-        return db.one(self._engine, HealthRecord, health.c.table_uuid == table_uuid)
+        return db.one(self.engine, HealthRecord, health.c.table_uuid == table_uuid)
 
     def by_table(self) -> dict[str, HealthRecord]:
         """Return the newest record of each table name."""
-        return {each.table: each for each in db.records(self._engine, HealthRecord, order_by=(health.c.measured_at,))}
+        return {each.table: each for each in db.records(self.engine, HealthRecord, order_by=(health.c.measured_at,))}
 
     def history(self, table_uuid: str) -> tuple[HealthPoint, ...]:
         """Return the table's scores, oldest first."""
         mine = health_history.c.table_uuid == table_uuid
-        return db.records(self._engine, HealthPoint, mine, order_by=(health_history.c.scored_at,))
+        return db.records(self.engine, HealthPoint, mine, order_by=(health_history.c.scored_at,))
 
 
 # --- held bytes -------------------------------------------------------------------------------------------------------
@@ -292,18 +278,15 @@ class HeldBytes:
 held_bytes = db.table_of(HeldBytes, "held_bytes")
 
 
-class Held:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class Held(db.Part):
     def note(self, record: HeldBytes) -> None:
         """Replace the table's record, unless that one is newer."""
-        with around("held_bytes.note"), self._engine.begin() as connection:
+        with around("held_bytes.note"), self.engine.begin() as connection:
             db.put_newest(connection, held_bytes, record, "measured_at")
 
     def by_table(self) -> dict[str, HeldBytes]:
         """Return the newest record of each table name."""
-        return {each.table: each for each in db.records(self._engine, HeldBytes, order_by=(held_bytes.c.measured_at,))}
+        return {each.table: each for each in db.records(self.engine, HeldBytes, order_by=(held_bytes.c.measured_at,))}
 
 
 @dataclass(frozen=True)
@@ -322,16 +305,12 @@ class RunTime:
 run_times = db.table_of(RunTime, "run_times", sa.Index("run_times_finished", "finished_at"))
 
 
-class RunTimes:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class RunTimes(db.Part):
     def note(self, run_id: str, table: str, step: str, started_at: datetime, parallel_runs: int | None) -> None:
         """Record that the run ends now. The first record of a run counts."""
         row = {"run_id": run_id, "table_name": table, "step": step, "started_at": started_at}
         statement = upsert(run_times).values(**row, parallel_runs=parallel_runs).on_conflict_do_nothing()
-        with around("run_times.note"), self._engine.begin() as connection:
-            connection.execute(statement)
+        db.write(self.engine, "run_times.note", statement)
 
     def means(self, since: datetime) -> dict[str, dict[str, Seconds]]:
         """Return the mean duration of the runs that ended since then, by step and table."""
@@ -342,15 +321,14 @@ class RunTimes:
             .group_by(run_times.c.step, run_times.c.table_name)
         )
         found: dict[str, dict[str, Seconds]] = defaultdict(dict)
-        with self._engine.connect() as connection:
-            for row in connection.execute(query):
-                found[row.step][row.table_name] = float(row.mean)
+        for row in db.rows(self.engine, query):
+            found[row.step][row.table_name] = float(row.mean)
         return found
 
     def parallel_runs(self) -> int | None:
         """Return how many runs the instance allowed at once at the newest run; None without a limit or a run."""
         query = sa.select(run_times.c.parallel_runs).order_by(run_times.c.finished_at.desc()).limit(1)
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             return connection.execute(query).scalar_one_or_none()
 
 
@@ -373,26 +351,19 @@ class CheckResult:
 check_results = db.table_of(CheckResult, "check_results")
 
 
-class CheckResults:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class CheckResults(db.Part):
     def note(self, table: str, asset: str, check_name: str, text: str, *, is_red: bool) -> None:
         """Replace the former result of this check of the table."""
         found = {"is_red": is_red, "text": text}
-        statement = insert(check_results).values(table_name=table, asset=asset, check_name=check_name, **found)
-        with around("check_results.note"), self._engine.begin() as connection:
-            connection.execute(
-                statement.on_conflict_do_update(
-                    index_elements=list(check_results.primary_key), set_={**found, "evaluated_at": db.CLOCK}
-                )
-            )
+        statement = upsert(check_results).values(table_name=table, asset=asset, check_name=check_name, **found)
+        keys, anew = list(check_results.primary_key), {**found, "evaluated_at": db.CLOCK}
+        db.write(self.engine, "check_results.note", statement.on_conflict_do_update(index_elements=keys, set_=anew))
 
     def red(self) -> Mapping[str, Mapping[str, str]]:
         """Return what each red check says, by table, and by `<asset>: <check>`."""
         found: dict[str, dict[str, str]] = defaultdict(dict)
         order = (check_results.c.asset, check_results.c.check_name)
-        for each in db.records(self._engine, CheckResult, check_results.c.is_red, order_by=order):
+        for each in db.records(self.engine, CheckResult, check_results.c.is_red, order_by=order):
             found[each.table][f"{each.asset}: {each.check_name}"] = each.text
         return found
 
@@ -414,10 +385,7 @@ class Wait:
 waits = db.table_of(Wait, "waits")
 
 
-class Waits:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class Waits(db.Part):
     def note(self, job_id: str, table: str, why: str) -> None:
         """Record that it waits. `since` keeps the first time, unless it was approved in between."""
         statement = upsert(waits).values(job_id=job_id, table_name=table, why=why)
@@ -426,7 +394,7 @@ class Waits:
             sa.select(scans.c.scan_id).where(scans.c.scan_id == job_id, scans.c.approved_at > waits.c.since).exists(),
         )
         since = sa.func.greatest(waits.c.since, sa.func.clock_timestamp())
-        with around("waits.note"), self._engine.begin() as connection:
+        with around("waits.note"), self.engine.begin() as connection:
             connection.execute(statement.on_conflict_do_update(index_elements=["job_id"], set_={"why": why}))
             connection.execute(waits.update().where(waits.c.job_id == job_id, approved).values(since=since))
 
@@ -466,5 +434,4 @@ class Waits:
             sa.select(plans.c.plan_id).where(plan).exists(), sa.select(scans.c.scan_id).where(scan).exists()
         )
         query = sa.select(waits).where(waiting).order_by(waits.c.since)
-        with self._engine.connect() as connection:
-            return tuple(db.to_record(Wait, row) for row in connection.execute(query))
+        return tuple(db.to_record(Wait, row) for row in db.rows(self.engine, query))

@@ -56,10 +56,7 @@ holds = db.table_of(Hold, "holds", sa.Index("holds_of_table", "table_uuid"))
 _OLDEST = (holds.c.created_at, holds.c.hold_id)
 
 
-class Holds:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class Holds(db.Part):
     def place(
         self,
         table_uuid: str,
@@ -85,7 +82,7 @@ class Holds:
         NaiveDatetime.refuse("until", until, table=table)
         with (
             around("holds.place"),
-            self._engine.begin() as connection,
+            self.engine.begin() as connection,
             busy_after(connection, timeout, table_uuid, table),
         ):
             hold = db.insert_record(
@@ -117,7 +114,7 @@ class Holds:
         decision = NewDecision("release", hold_id, who, why) if hold.kind == "legal" else None
         released = {"released_at": sa.func.clock_timestamp(), "released_by": who, "released_why": why}
         open_one = (holds.c.hold_id == hold_id, holds.c.released_at.is_(None))
-        ended = change(self._engine, "holds.release", Hold, *open_one, decision=decision, **released)
+        ended = change(self.engine, "holds.release", Hold, *open_one, decision=decision, **released)
         return ended or self.get(hold_id)
 
     def renew(self, hold_id: str, ttl: timedelta) -> Hold:
@@ -138,7 +135,7 @@ class Holds:
     def _alter(self, hold_id: str, kind: HoldKind, values: dict[str, Any], refusal: str) -> Hold:
         one_of_kind = (holds.c.hold_id == hold_id, holds.c.kind == kind)
         changed = change(
-            self._engine, "holds.alter", Hold, *one_of_kind, *_in_force(sa.func.clock_timestamp()), **values
+            self.engine, "holds.alter", Hold, *one_of_kind, *_in_force(sa.func.clock_timestamp()), **values
         )
         if changed is not None:
             return changed
@@ -159,12 +156,12 @@ class Holds:
 
     def get(self, hold_id: str) -> Hold:
         """Raises NoSuchPlan."""
-        found = db.one(self._engine, Hold, holds.c.hold_id == hold_id)
+        found = db.one(self.engine, Hold, holds.c.hold_id == hold_id)
         return db.required(found, f"No hold {hold_id} is stored", "list holds with: artemis holds TABLE")
 
     def of_table(self, table_uuid: str) -> tuple[Hold, ...]:
         """Return all holds that a table ever had, oldest first."""
-        return db.records(self._engine, Hold, holds.c.table_uuid == table_uuid, order_by=_OLDEST)
+        return db.records(self.engine, Hold, holds.c.table_uuid == table_uuid, order_by=_OLDEST)
 
     def active(self, table_uuid: str | None = None, now: datetime | None = None) -> tuple[Hold, ...]:
         """Return active holds, of one table or of all, oldest first.
@@ -173,7 +170,7 @@ class Holds:
         """
         instant = sa.func.clock_timestamp() if now is None else sa.func.least(now, sa.func.clock_timestamp())
         of_table = db.if_given(holds.c.table_uuid, table_uuid)
-        return db.records(self._engine, Hold, *_in_force(instant), *of_table, order_by=_OLDEST)
+        return db.records(self.engine, Hold, *_in_force(instant), *of_table, order_by=_OLDEST)
 
 
 def _later() -> sa.ColumnElement[Any]:
@@ -242,10 +239,7 @@ MOVED = "moved to another snapshot by another tool"
 """Why records ended that no person removed."""
 
 
-class Tags:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class Tags(db.Part):
     def record(
         self,
         table_uuid: str,
@@ -262,7 +256,7 @@ class Tags:
         """Record that the tag was created (at the Postgres time if none is given). An active record under that name
         ends as replaced."""
         made = {} if created_at is None else {"created_at": created_at}
-        with around("tags.record"), self._engine.begin() as connection:
+        with around("tags.record"), self.engine.begin() as connection:
             connection.execute(
                 sa.update(tags)
                 .where(tags.c.table_uuid == table_uuid, tags.c.name == name, tags.c.removed_at.is_(None))
@@ -285,7 +279,7 @@ class Tags:
     def withdraw(self, record: TagRecord) -> None:
         """Record that the tag of `record` was not created after all. The record that it replaced is active again."""
         mine = (tags.c.table_uuid == record.table_uuid, tags.c.name == record.name)
-        with around("tags.withdraw"), self._engine.begin() as connection:
+        with around("tags.withdraw"), self.engine.begin() as connection:
             gone = connection.execute(
                 sa.update(tags)
                 .where(tags.c.tag_record_id == record.tag_record_id, tags.c.removed_at.is_(None))
@@ -310,7 +304,7 @@ class Tags:
     ) -> TagRecord:
         """Record that the tag was removed. If no record of it on that snapshot was active, others had created it; the
         removal is still recorded."""
-        with around("tags.removed"), self._engine.begin() as connection:
+        with around("tags.removed"), self.engine.begin() as connection:
             ended = {"removed_at": sa.func.clock_timestamp(), "removed_by": who, "removed_why": why}
             mine = (tags.c.table_uuid == table_uuid, tags.c.name == name, tags.c.removed_at.is_(None))
             connection.execute(
@@ -334,7 +328,7 @@ class Tags:
         """Return active records, or all records ever made, oldest first."""
         in_force = () if with_removed else (tags.c.removed_at.is_(None),)
         mine = tags.c.table_uuid == table_uuid
-        return db.records(self._engine, TagRecord, mine, *in_force, order_by=(tags.c.tag_record_id,))
+        return db.records(self.engine, TagRecord, mine, *in_force, order_by=(tags.c.tag_record_id,))
 
 
 # --- heartbeats -------------------------------------------------------------------------------------------------------
@@ -394,10 +388,7 @@ heartbeats = db.table_of(
 )
 
 
-class Heartbeats:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class Heartbeats(db.Part):
     def beat(
         self,
         table_uuid: str,
@@ -417,7 +408,7 @@ class Heartbeats:
         if another Postgres login is writing under this id and session.
         """
         key = session or _this_process()
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             renewed = db.update_record(
                 connection,
                 Heartbeat,
@@ -441,7 +432,7 @@ class Heartbeats:
                 hint=f"use a writer id of your own, and a login with {INGEST} (docs/roles.md)",
             ),
             around("heartbeats.enter"),
-            self._engine.begin() as connection,
+            self.engine.begin() as connection,
             busy_after(connection, timeout, table_uuid, table),
         ):
             connection.execute(
@@ -475,19 +466,14 @@ class Heartbeats:
 
     def stop(self, table_uuid: str, writer_id: str, *, session: str | None = None) -> None:
         """End this session's protection. Without such a session, nothing changes."""
-        with around("heartbeats.stop"), self._engine.begin() as connection:
-            connection.execute(
-                sa.delete(heartbeats).where(
-                    heartbeats.c.table_uuid == table_uuid,
-                    heartbeats.c.writer_id == writer_id,
-                    heartbeats.c.session == (session or _this_process()),
-                )
-            )
+        mine = (heartbeats.c.table_uuid == table_uuid, heartbeats.c.writer_id == writer_id)
+        this_one = heartbeats.c.session == (session or _this_process())
+        db.write(self.engine, "heartbeats.stop", sa.delete(heartbeats).where(*mine, this_one))
 
     def live(self, table_uuid: str | None = None) -> list[Heartbeat]:
         """Return the active writers by the Postgres clock, of one table or of all, longest active first."""
         where = (heartbeats.c.expires_at > sa.func.clock_timestamp(), *db.if_given(heartbeats.c.table_uuid, table_uuid))
-        return list(db.records(self._engine, Heartbeat, *where, order_by=(heartbeats.c.started_at,)))
+        return list(db.records(self.engine, Heartbeat, *where, order_by=(heartbeats.c.started_at,)))
 
 
 class Writing:

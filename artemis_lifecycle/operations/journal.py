@@ -100,18 +100,15 @@ handoff_batches = db.table_of(
 )
 
 
-class Journal:
+class Journal(db.Part):
     """Deletion jobs. A batch is recorded here before its first file is deleted, and after its last."""
-
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
 
     def begin(self, job: JobRecord, batch_sizes: Sequence[tuple[int, int]]) -> JobRecord:
         """Record the job and its batches, given as (files, bytes). A second call returns what is stored.
 
         Raises PlanStateError if the stored batches differ: the sealed list is not the one that was started.
         """
-        with around("journal.begin"), self._engine.begin() as connection:
+        with around("journal.begin"), self.engine.begin() as connection:
             connection.execute(
                 upsert(jobs)
                 .values(
@@ -141,15 +138,15 @@ class Journal:
         return stored
 
     def job(self, job_id: str) -> JobRecord | None:
-        return db.one(self._engine, JobRecord, jobs.c.job_id == job_id)
+        return db.one(self.engine, JobRecord, jobs.c.job_id == job_id)
 
     def of_table(self, table_uuid: str) -> tuple[JobRecord, ...]:
         """Return the table's deletions, newest first."""
         mine = jobs.c.table_uuid == table_uuid
-        return db.records(self._engine, JobRecord, mine, order_by=(jobs.c.started_at.desc(),))
+        return db.records(self.engine, JobRecord, mine, order_by=(jobs.c.started_at.desc(),))
 
     def batches(self, job_id: str) -> tuple[BatchRecord, ...]:
-        return db.records(self._engine, BatchRecord, batches.c.job_id == job_id, order_by=(batches.c.batch,))
+        return db.records(self.engine, BatchRecord, batches.c.job_id == job_id, order_by=(batches.c.batch,))
 
     def unfinished(self, job_id: str) -> tuple[BatchRecord, ...]:
         """Return the batches that are not done: not started, interrupted, failed in part, or waiting."""
@@ -161,7 +158,7 @@ class Journal:
         Raises LeaseLost if the job's batches or the table's lease have a newer token; PlanStateError if the batch is
         done; NoSuchPlan.
         """
-        with around("journal.start_batch"), self._engine.begin() as connection:
+        with around("journal.start_batch"), self.engine.begin() as connection:
             job = self._fenced(connection, job_id, fence)
             started = db.update_record(
                 connection,
@@ -201,7 +198,7 @@ class Journal:
 
         Raises LeaseLost if the batch no longer belongs to this fence.
         """
-        with around("journal.finish_batch"), self._engine.begin() as connection:
+        with around("journal.finish_batch"), self.engine.begin() as connection:
             finished = db.update_record(
                 connection,
                 BatchRecord,
@@ -228,7 +225,7 @@ class Journal:
 
     def finish(self, job_id: str) -> JobRecord:
         """Record that the job is over. Raises PlanStateError while a batch is not done; NoSuchPlan."""
-        with around("journal.finish"), self._engine.begin() as connection:
+        with around("journal.finish"), self.engine.begin() as connection:
             job = _job(connection, job_id)
             left = connection.execute(
                 sa.select(sa.func.count()).where(batches.c.job_id == job_id, batches.c.state != BatchState.DONE)
@@ -287,11 +284,8 @@ def _plan(connection: sa.Connection, table: sa.Table, sizes: Sequence[tuple[int,
         connection.execute(sa.insert(table), rows)
 
 
-class HandoffBatches:
+class HandoffBatches(db.Part):
     """The copies of a handoff, by batch of its plan's files."""
-
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
 
     def begin(self, plan_id: str, batch_sizes: Sequence[tuple[int, int]]) -> tuple[HandoffBatchRecord, ...]:
         """Record the batches, given as (files, bytes). A second call returns what is stored.
@@ -299,7 +293,7 @@ class HandoffBatches:
         If the division into batches differs, the stored ones are replaced, including finished ones: copying again is
         harmless.
         """
-        with around("handoffs.begin"), self._engine.begin() as connection:
+        with around("handoffs.begin"), self.engine.begin() as connection:
             mine = handoff_batches.c.plan_id == plan_id
             if _sizes(connection, handoff_batches, mine) != [tuple(size) for size in batch_sizes]:
                 connection.execute(handoff_batches.delete().where(mine))
@@ -308,7 +302,7 @@ class HandoffBatches:
 
     def batches(self, plan_id: str) -> tuple[HandoffBatchRecord, ...]:
         mine = handoff_batches.c.plan_id == plan_id
-        return db.records(self._engine, HandoffBatchRecord, mine, order_by=(handoff_batches.c.batch,))
+        return db.records(self.engine, HandoffBatchRecord, mine, order_by=(handoff_batches.c.batch,))
 
     def unfinished(self, plan_id: str) -> tuple[HandoffBatchRecord, ...]:
         return tuple(batch for batch in self.batches(plan_id) if batch.state != "done")
@@ -317,7 +311,7 @@ class HandoffBatches:
         self, plan_id: str, batch: int, copied: int, skipped: int, error: str | None = None
     ) -> HandoffBatchRecord:
         """Record that the batch is copied and verified, or failed with `error`. Raises NoSuchPlan."""
-        with around("handoffs.finish_batch"), self._engine.begin() as connection:
+        with around("handoffs.finish_batch"), self.engine.begin() as connection:
             finished = db.update_record(
                 connection,
                 HandoffBatchRecord,

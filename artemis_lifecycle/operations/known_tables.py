@@ -90,10 +90,7 @@ class Seen:
         return max((number for number, each in enumerate(self.log, 1) if each == known.metadata_location), default=0)
 
 
-class KnownTables:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class KnownTables(db.Part):
     def observe(
         self, catalog: str, present: Mapping[tuple[str, str], Seen], *, complete: bool = True
     ) -> list[KnownTable]:
@@ -105,7 +102,7 @@ class KnownTables:
         """
         left = {(each.table_uuid, each.table): each for each in self.of_catalog(catalog)}
         before = {key: left.pop(key) for key in present if key in left}
-        with around("known_tables.observe"), self._engine.begin() as connection:
+        with around("known_tables.observe"), self.engine.begin() as connection:
             for (table_uuid, table), seen in sorted(present.items(), key=lambda each: each[0]):
                 known = before.get((table_uuid, table))
                 if known is None:
@@ -134,7 +131,7 @@ class KnownTables:
 
     def looked(self, catalog: str) -> None:
         """Record that from now on, all that lies on top of the catalog's pointers is known not to follow them."""
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             connection.execute(_looked(catalog))
 
     def names(self, catalog: str, table_uuid: str) -> dict[str, KnownTable]:
@@ -143,7 +140,7 @@ class KnownTables:
 
     def saw(self, catalog: str, table_uuid: str, seen: Seen) -> None:
         """Record one table that the catalog has."""
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             connection.execute(_seen(catalog, table_uuid, seen))
 
     def of_catalog(self, catalog: str) -> list[KnownTable]:
@@ -216,7 +213,7 @@ class KnownTables:
         where = [*_same(known), known_tables.c.missing_since.is_not(None)]
         if not again:
             where.append(known_tables.c.gone_at.is_(None))
-        changed = change(self._engine, "known_tables.decide", KnownTable, *where, decision=decision, **values)
+        changed = change(self.engine, "known_tables.decide", KnownTable, *where, decision=decision, **values)
         if changed is None:
             found = self.get(known.catalog, known.table_uuid, known.table)
             what = "is in the catalog" if found.missing_since is None else "is gone, and its files with it"
@@ -227,7 +224,7 @@ class KnownTables:
 
     def _all(self, *where: sa.ColumnElement[bool]) -> list[KnownTable]:
         order = (known_tables.c.table_name, known_tables.c.table_uuid)
-        return list(db.records(self._engine, KnownTable, *where, order_by=order))
+        return list(db.records(self.engine, KnownTable, *where, order_by=order))
 
 
 def _former(seen: Seen, lost: Iterable[KnownTable]) -> KnownTable | None:
@@ -310,10 +307,7 @@ class Swaps:
     made: Callable[[str], None] = lambda metadata_location: None
 
 
-class TableLocations:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class TableLocations(db.Part):
     def saw(self, table_uuid: str, locations: Iterable[str], pointer: str | None) -> None:
         """Record the table's current locations (normal form) and, for a step, its metadata file. Known values are not
         written again."""
@@ -322,12 +316,11 @@ class TableLocations:
             sa.select(table_locations.c.location).where(table_locations.c.table_uuid == table_uuid),
             sa.select(seen.metadata_location).where(seen.table_uuid == table_uuid, seen.metadata_location == pointer),
         )
-        with self._engine.connect() as connection:
-            known = set(connection.execute(query).scalars())
+        known = set(db.scalars(self.engine, query))
         new = sorted(set(locations).difference(known))
         if not new and (pointer is None or pointer in known):
             return
-        with around("table_locations.saw"), self._engine.begin() as connection:
+        with around("table_locations.saw"), self.engine.begin() as connection:
             for location in new:
                 row = {"table_uuid": table_uuid, "location": location}
                 connection.execute(upsert(table_locations).values(row).on_conflict_do_nothing())
@@ -345,39 +338,34 @@ class TableLocations:
             .where(table_locations.c.table_uuid == table_uuid)
             .order_by(table_locations.c.first_seen, table_locations.c.location)
         )
-        with self._engine.connect() as connection:
-            return tuple(connection.execute(query).scalars())
+        return tuple(db.scalars(self.engine, query))
 
     def pointers(self, table_uuid: str) -> frozenset[str]:
         """Return the metadata files that were the table's pointer when a step began, in the last 90 days."""
         query = sa.select(seen_pointers.c.metadata_location).where(seen_pointers.c.table_uuid == table_uuid)
-        with self._engine.connect() as connection:
-            return frozenset(connection.execute(query).scalars())
+        return frozenset(db.scalars(self.engine, query))
 
     def lost(self, table_uuid: str, pointers: Iterable[str]) -> None:
         """Record metadata files that were a table's pointer, and that its next known pointer does not follow."""
         rows = [{"table_uuid": table_uuid, "metadata_location": each, "lost": True} for each in sorted(pointers)]
         if rows:
-            statement = upsert(seen_pointers).values(rows)
-            keys = ["table_uuid", "metadata_location"]
-            with around("table_locations.lost"), self._engine.begin() as connection:
-                connection.execute(statement.on_conflict_do_update(index_elements=keys, set_={"lost": True}))
+            keys, statement = ["table_uuid", "metadata_location"], upsert(seen_pointers).values(rows)
+            statement = statement.on_conflict_do_update(index_elements=keys, set_={"lost": True})
+            db.write(self.engine, "table_locations.lost", statement)
 
     def lost_pointers(self, table_uuid: str) -> frozenset[str]:
         """Return what `lost` recorded of a table."""
         query = sa.select(seen_pointers.c.metadata_location).where(
             seen_pointers.c.table_uuid == table_uuid, seen_pointers.c.lost
         )
-        with self._engine.connect() as connection:
-            return frozenset(connection.execute(query).scalars())
+        return frozenset(db.scalars(self.engine, query))
 
     def all_lost_pointers(self) -> dict[str, set[str]]:
         """Return what `lost` recorded, by table-uuid."""
         query = sa.select(seen_pointers).where(seen_pointers.c.lost)
         found: dict[str, set[str]] = {}
-        with self._engine.connect() as connection:
-            for row in connection.execute(query):
-                found.setdefault(row.table_uuid, set()).add(row.metadata_location)
+        for row in db.rows(self.engine, query):
+            found.setdefault(row.table_uuid, set()).add(row.metadata_location)
         return found
 
     def swaps(self, catalog: str, table: str, table_uuid: str) -> Swaps:
@@ -386,14 +374,13 @@ class TableLocations:
 
         def begin(base_location: str, updated_ms: int) -> None:
             row = {"table_uuid": table_uuid, "base_location": base_location, "updated_ms": updated_ms}
-            with around("table_locations.attempt"), self._engine.begin() as connection:
+            with around("table_locations.attempt"), self.engine.begin() as connection:
                 connection.execute(upsert(swap_attempts).values(row).on_conflict_do_nothing())
                 old = swap_attempts.c.began_at < sa.func.clock_timestamp() - _KEPT
                 connection.execute(sa.delete(swap_attempts).where(swap_attempts.c.table_uuid == table_uuid, old))
 
         def made(metadata_location: str) -> None:
-            with around("table_locations.made"), self._engine.begin() as connection:
-                connection.execute(_seen(catalog, table_uuid, Seen(table, metadata_location)))
+            db.write(self.engine, "table_locations.made", _seen(catalog, table_uuid, Seen(table, metadata_location)))
             self.saw(table_uuid, (), metadata_location)
 
         return Swaps(begin, made)
@@ -409,8 +396,7 @@ class TableLocations:
                 tried.table_uuid, tried.base_location, tried.updated_ms, PlanStatus.CLOSED
             )
             query = query.where(tried.began_at > unseen_since, ~sa.exists().where(closed))
-        with self._engine.connect() as connection:
-            return frozenset((base, updated_ms) for base, updated_ms in connection.execute(query))
+        return frozenset((base, updated_ms) for base, updated_ms in db.rows(self.engine, query))
 
 
 # --- settled metadata -------------------------------------------------------------------------------------------------
@@ -429,10 +415,7 @@ settled_metadata = sa.Table(
 )
 
 
-class SettledMetadata:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class SettledMetadata(db.Part):
     def settle(self, table_uuid: str, files: Mapping[str, str], who: str, why: str) -> None:
         """Record that these files (checksums by location) do not belong to the table's history. Existing records do not
         change."""
@@ -441,7 +424,7 @@ class SettledMetadata:
             for location, checksum in sorted(files.items())
         ]
         if rows:
-            with around("settled_metadata.settle"), self._engine.begin() as connection:
+            with around("settled_metadata.settle"), self.engine.begin() as connection:
                 connection.execute(upsert(settled_metadata).values(rows).on_conflict_do_nothing())
                 NewDecision("settle-metadata", table_uuid, who, why).record(connection)
 
@@ -449,7 +432,6 @@ class SettledMetadata:
         """Return the checksums of the settled files, by location."""
         query = sa.select(settled_metadata).where(settled_metadata.c.table_uuid == table_uuid)
         found: dict[str, set[str]] = {}
-        with self._engine.connect() as connection:
-            for row in connection.execute(query):
-                found.setdefault(row.metadata_location, set()).add(row.checksum)
+        for row in db.rows(self.engine, query):
+            found.setdefault(row.metadata_location, set()).add(row.checksum)
         return found

@@ -114,8 +114,8 @@ class Lease:
         unknown. Raises LeaseLost if the lease is lost, OperationsUnavailable."""
         if process == self._process:
             return
-        with around("leases.worked_on_by"), self._engine.begin() as connection:
-            connection.execute(sa.update(leases).where(leases.c.token == self.token, *_HELD).values(process=process))
+        marked = sa.update(leases).where(leases.c.token == self.token, *_HELD).values(process=process)
+        db.write(self._engine, "leases.worked_on_by", marked)
         self._process = process
         self.check()
 
@@ -174,17 +174,11 @@ class Lease:
 
     def _release(self) -> None:
         with self._engine.begin() as connection:
-            connection.execute(
-                sa.update(leases)
-                .where(leases.c.token == self.token, *_HELD)
-                .values(released_at=sa.func.clock_timestamp())
-            )
+            mine = sa.update(leases).where(leases.c.token == self.token, *_HELD)
+            connection.execute(mine.values(released_at=sa.func.clock_timestamp()))
 
 
-class Leases:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class Leases(db.Part):
     @contextmanager
     def hold(
         self,
@@ -204,7 +198,7 @@ class Leases:
         over. At the end, only this token is released.
         """
         record = self._acquire(table_uuid, table or table_uuid, step, owner, run_id, ttl, process)
-        lease = Lease(self._engine, record, ttl)
+        lease = Lease(self.engine, record, ttl)
         lease._start()
         try:
             yield lease
@@ -213,27 +207,21 @@ class Leases:
 
     def newest_token(self) -> int:
         """Return the greatest token that this database has issued; 0 before the first."""
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             return int(connection.execute(_NEWEST_TOKEN).scalar_one())
 
     def live(self, table_uuid: str | None = None) -> list[LeaseRecord]:
         """Return the currently held leases, oldest first."""
         of_table = db.if_given(leases.c.table_uuid, table_uuid)
-        return list(db.records(self._engine, LeaseRecord, *_LIVE, *of_table, order_by=(leases.c.token,)))
+        return list(db.records(self.engine, LeaseRecord, *_LIVE, *of_table, order_by=(leases.c.token,)))
 
     def lapse(self, run_ids: Collection[str]) -> int:
         """End the leases of runs that are known to have ended, as if their time had run out. Return how many.
 
         If such a process is still alive, it finds its lease lost at its next check.
         """
-        with around("leases.lapse"), self._engine.begin() as connection:
-            ended = connection.execute(
-                sa.update(leases)
-                .where(leases.c.run_id.in_(run_ids), *_LIVE)
-                .values(expires_at=sa.func.clock_timestamp())
-                .returning(leases.c.token)
-            )
-            return len(ended.all())
+        ended = sa.update(leases).where(leases.c.run_id.in_(run_ids), *_LIVE)
+        return db.write(self.engine, "leases.lapse", ended.values(expires_at=sa.func.clock_timestamp()))
 
     def lapsed_runs(self) -> list[str]:
         """Return the ids of runs whose newest lease lapsed without being released, in the last 30 days."""
@@ -249,8 +237,7 @@ class Leases:
             )
             .order_by(leases.c.token)
         )
-        with self._engine.connect() as connection:
-            return [str(run_id) for run_id in connection.execute(query).scalars()]
+        return [str(run_id) for run_id in db.scalars(self.engine, query)]
 
     def _acquire(
         self,
@@ -262,7 +249,7 @@ class Leases:
         ttl: timedelta,
         process: str | None,
     ) -> LeaseRecord:
-        with around("leases.acquire"), self._engine.begin() as connection:
+        with around("leases.acquire"), self.engine.begin() as connection:
             # Held only for this short transaction: a live lease is refused, never waited for.
             lock_row(connection, f"lease:{table_uuid}")
             current = connection.execute(

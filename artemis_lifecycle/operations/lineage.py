@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.operations import tables as db
@@ -61,17 +60,14 @@ unmet_snapshots = db.table_of(
 )
 
 
-class LineageWatch:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class LineageWatch(db.Part):
     def tables(self) -> dict[str, WatchedTable]:
         """Return every watched table, by uuid."""
-        return {each.table_uuid: each for each in db.records(self._engine, WatchedTable)}
+        return {each.table_uuid: each for each in db.records(self.engine, WatchedTable)}
 
     def began_at(self) -> datetime | None:
         """Return when the first table was read; None before that."""
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             found: datetime | None = connection.execute(sa.select(sa.func.min(watched_tables.c.began_at))).scalar_one()
             return found
 
@@ -93,10 +89,10 @@ class LineageWatch:
             "last_sequence_number": last_sequence_number,
             "last_snapshot_ms": last_snapshot_ms,
         }
-        with around("lineage_watch.checked"), self._engine.begin() as connection:
+        with around("lineage_watch.checked"), self.engine.begin() as connection:
             for each in unmet:
                 row = {**db.values_of(each), "problems": list(each.problems)}
-                found = insert(unmet_snapshots).values(table_uuid=table_uuid, table_name=table, **row)
+                found = upsert(unmet_snapshots).values(table_uuid=table_uuid, table_name=table, **row)
                 anew = dict.fromkeys(("acknowledged_by", "acknowledged_why", "acknowledged_at"))
                 connection.execute(
                     found.on_conflict_do_update(
@@ -106,7 +102,7 @@ class LineageWatch:
                     )
                 )
             connection.execute(
-                insert(watched_tables)
+                upsert(watched_tables)
                 .values(table_uuid=table_uuid, **values)
                 .on_conflict_do_update(index_elements=["table_uuid"], set_=values)
             )
@@ -118,11 +114,11 @@ class LineageWatch:
         if not acknowledged:
             where += (unmet_snapshots.c.acknowledged_at.is_(None),)
         order = (unmet_snapshots.c.found_at, unmet_snapshots.c.snapshot_id)
-        return db.records(self._engine, UnmetSnapshot, *where, order_by=order)
+        return db.records(self.engine, UnmetSnapshot, *where, order_by=order)
 
     def acknowledge(self, table_uuid: str, who: str, why: str) -> tuple[UnmetSnapshot, ...]:
         """Acknowledge every open snapshot of the table, and return them. Raises BadInput without `who` or `why`."""
-        with around("lineage_watch.acknowledge"), self._engine.begin() as connection:
+        with around("lineage_watch.acknowledge"), self.engine.begin() as connection:
             done = db.update_records(
                 connection,
                 UnmetSnapshot,
@@ -160,16 +156,13 @@ class LedgerProgress:
 ledger_progress = db.table_of(LedgerProgress, "ledger_progress")
 
 
-class LedgerProgresses:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class LedgerProgresses(db.Part):
     def all(self) -> tuple[LedgerProgress, ...]:
         """Return the progress of all tables."""
-        return db.records(self._engine, LedgerProgress)
+        return db.records(self.engine, LedgerProgress)
 
     def of_table(self, table_uuid: str) -> LedgerProgress | None:
-        return db.one(self._engine, LedgerProgress, ledger_progress.c.table_uuid == table_uuid)
+        return db.one(self.engine, LedgerProgress, ledger_progress.c.table_uuid == table_uuid)
 
 
 def save_progress(connection: sa.Connection, progress: LedgerProgress) -> None:
@@ -205,18 +198,15 @@ publications = db.table_of(
 )
 
 
-class Publications:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-        self.asked = False
-        """Whether this object requested a publication: a client that only reads may not have the right to publish."""
+class Publications(db.Part):
+    asked = False
+    """Whether this object requested a publication: a client that only reads may not have the right to publish."""
 
     def plan(self, catalog: str, plan_id: str, planned_at: datetime) -> None:
         """Request that a plan's files be published. A plan that was requested before has the same files."""
         self.asked = True
         values = _values(catalog, "plan_files", plan_id, planned_at)
-        with around("publications.plan"), self._engine.begin() as connection:
-            connection.execute(upsert(publications).values(values).on_conflict_do_nothing())
+        db.write(self.engine, "publications.plan", upsert(publications).values(values).on_conflict_do_nothing())
 
     def deletion(self, catalog: str, job_id: str) -> None:
         """Request that a deletion's outcomes be published; again if a later run changed them."""
@@ -225,8 +215,8 @@ class Publications:
         # The transaction's start, before any instant in rows of the job: each clock_timestamp() differs.
         statement = upsert(publications).values(values | {"first_at": sa.func.now()})
         changed = {"recorded_at": sa.func.clock_timestamp(), "pending": True}
-        with around("publications.deletion"), self._engine.begin() as connection:
-            connection.execute(statement.on_conflict_do_update(constraint=publications.primary_key, set_=changed))
+        statement = statement.on_conflict_do_update(constraint=publications.primary_key, set_=changed)
+        db.write(self.engine, "publications.deletion", statement)
 
     def lineage(self, catalog: str, batch_id: str, progress: LedgerProgress | None, events: Sequence[str] = ()) -> None:
         """Request that a batch of the lineage ledger be published, and these parts of its events sent, and save how far
@@ -234,7 +224,7 @@ class Publications:
         self.asked = True
         batches = [_values(catalog, name, batch_id, sa.func.now()) for name in ("lineage_ledger", "lineage_edges")]
         batches += [_values(catalog, "lineage_events", part, sa.func.now()) for part in events]
-        with around("publications.lineage"), self._engine.begin() as connection:
+        with around("publications.lineage"), self.engine.begin() as connection:
             connection.execute(upsert(publications).values(batches).on_conflict_do_nothing())
             if progress is not None:
                 save_progress(connection, progress)
@@ -242,7 +232,7 @@ class Publications:
     def pending(self, catalog: str) -> tuple[Publication, ...]:
         """Return the pending publications, oldest first."""
         mine = (publications.c.catalog == catalog, publications.c.pending)
-        return db.records(self._engine, Publication, *mine, order_by=(publications.c.queued_at,))
+        return db.records(self.engine, Publication, *mine, order_by=(publications.c.queued_at,))
 
     def published(self, publication: Publication) -> None:
         """Record that these rows are published. If the job was requested again in the meantime, it stays pending."""
@@ -257,8 +247,7 @@ class Publications:
                 published_at=sa.func.clock_timestamp(), pending=publications.c.recorded_at != publication.recorded_at
             )
         )
-        with around("publications.published"), self._engine.begin() as connection:
-            connection.execute(statement)
+        db.write(self.engine, "publications.published", statement)
 
 
 def _values(catalog: str, table: str, job_id: str, instant: object) -> dict[str, object]:
@@ -299,15 +288,12 @@ gate_attempts = db.table_of(
 )
 
 
-class GateAttempts:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class GateAttempts(db.Part):
     def record(
         self, table: str, who: str, summary: Mapping[str, str], problems: tuple[str, ...], *, refused: bool
     ) -> GateAttempt:
         kept = {_stored(key): _stored(value) for key, value in list(summary.items())[:_MOST_KEYS]}
-        with around("gate_attempts.record"), self._engine.begin() as connection:
+        with around("gate_attempts.record"), self.engine.begin() as connection:
             return db.insert_record(
                 connection,
                 GateAttempt,
@@ -322,7 +308,7 @@ class GateAttempts:
         """Return attempts on `table`, or on all tables, newest first."""
         newest = (gate_attempts.c.attempt_id.desc(),)
         where = db.if_given(gate_attempts.c.table_name, table)
-        return db.records(self._engine, GateAttempt, *where, order_by=newest, limit=limit)
+        return db.records(self.engine, GateAttempt, *where, order_by=newest, limit=limit)
 
 
 def _stored(text: str) -> str:

@@ -139,16 +139,13 @@ swept_tables = db.table_of(SweptTable, "swept_tables", _of_set(), sa.Index("swep
 base_locations = db.table_of(BaseLocation, "base_locations")
 
 
-class LiveSets:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class LiveSets(db.Part):
     # --- mark -------------------------------------------------------------------------------------------------------
 
     def begin(self, live_set_id: str, catalog: str, snapshots: Snapshots, policies: Sequence[str]) -> LiveSet:
         """Store a set that is being marked."""
         values = {"live_set_id": live_set_id, "catalog": catalog, "snapshots": snapshots, "policies": list(policies)}
-        with around("live_sets.begin"), self._engine.begin() as connection:
+        with around("live_sets.begin"), self.engine.begin() as connection:
             return db.insert_record(connection, LiveSet, state=LiveSetState.MARKING, **values)
 
     def add_references(self, references: Sequence[SetReference]) -> None:
@@ -185,7 +182,7 @@ class LiveSets:
 
     def fail(self, live_set_id: str, error: str) -> None:
         """Record why the set cannot be used. Nothing can be swept from it any more."""
-        with around("live_sets.fail"), self._engine.begin() as connection:
+        with around("live_sets.fail"), self.engine.begin() as connection:
             mine = live_sets.c.live_set_id == live_set_id
             db.update_record(connection, LiveSet, mine, state=LiveSetState.FAILED, error=db.storable(error))
 
@@ -208,8 +205,7 @@ class LiveSets:
         changed = {**values, "swept_at": sa.func.clock_timestamp()}
         statement = statement.on_conflict_do_update(index_elements=["live_set_id", "table_uuid"], set_=changed)
         try:
-            with around("live_sets.swept_table"), self._engine.begin() as connection:
-                connection.execute(statement)
+            db.write(self.engine, "live_sets.swept_table", statement)
         except IntegrityError as error:
             raise _deleted_meanwhile() from error
 
@@ -223,21 +219,21 @@ class LiveSets:
             statement = upsert(base_locations).values(rows)
             changed = {"table_name": statement.excluded.table_name, "last_seen": sa.func.clock_timestamp()}
             keys = ["catalog", "table_uuid", "location"]
-            with around("live_sets.saw_locations"), self._engine.begin() as connection:
-                connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed))
+            statement = statement.on_conflict_do_update(index_elements=keys, set_=changed)
+            db.write(self.engine, "live_sets.saw_locations", statement)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def get(self, live_set_id: str) -> LiveSet:
         """Raises NoSuchPlan."""
-        found = db.one(self._engine, LiveSet, live_sets.c.live_set_id == live_set_id)
+        found = db.one(self.engine, LiveSet, live_sets.c.live_set_id == live_set_id)
         return db.required(found, f"No live-contents set {live_set_id} is stored", "list them: artemis live-sets list")
 
     def all(self, catalog: str | None = None) -> tuple[LiveSet, ...]:
         """Return the sets, newest first."""
         where = () if catalog is None else (live_sets.c.catalog == catalog,)
         return db.records(
-            self._engine, LiveSet, *where, order_by=(live_sets.c.created_at.desc(), live_sets.c.live_set_id)
+            self.engine, LiveSet, *where, order_by=(live_sets.c.created_at.desc(), live_sets.c.live_set_id)
         )
 
     def newest(self, catalog: str) -> LiveSet | None:
@@ -246,12 +242,12 @@ class LiveSets:
 
     def references(self, live_set_id: str) -> tuple[SetReference, ...]:
         mine = live_set_references.c.live_set_id == live_set_id
-        return db.records(self._engine, SetReference, mine, order_by=(live_set_references.c.name,))
+        return db.records(self.engine, SetReference, mine, order_by=(live_set_references.c.name,))
 
     def contents(self, live_set_id: str) -> tuple[LiveContent, ...]:
         mine = live_contents.c.live_set_id == live_set_id
         return db.records(
-            self._engine, LiveContent, mine, order_by=(live_contents.c.table_name, live_contents.c.content_id)
+            self.engine, LiveContent, mine, order_by=(live_contents.c.table_name, live_contents.c.content_id)
         )
 
     @contextmanager
@@ -263,26 +259,25 @@ class LiveSets:
             where.append(live_versions.c.content_id.in_(sorted(content_ids)))
         columns = [live_versions.c[each.name] for each in fields(LiveVersion)]
         query = sa.select(*columns).where(*where).order_by(*columns[1:4])
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             streamed = connection.execution_options(stream_results=True, max_row_buffer=_ROWS)
             yield (LiveVersion(*row) for row in streamed.execute(query))
 
     def swept_tables(self, live_set_id: str) -> tuple[SweptTable, ...]:
         mine = swept_tables.c.live_set_id == live_set_id
-        return db.records(self._engine, SweptTable, mine, order_by=(swept_tables.c.table_name,))
+        return db.records(self.engine, SweptTable, mine, order_by=(swept_tables.c.table_name,))
 
     def set_of_scan(self, scan_id: str) -> LiveSet | None:
         """Return the set whose sweep sealed that scan."""
         query = sa.select(swept_tables.c.live_set_id).where(swept_tables.c.scan_id == scan_id)
-        with self._engine.connect() as connection:
-            live_set_id = connection.execute(query).scalar()
+        live_set_id = next(iter(db.scalars(self.engine, query)), None)
         return None if live_set_id is None else self.get(live_set_id)
 
     def locations(self, catalog: str) -> tuple[BaseLocation, ...]:
         """Return every location that a mark of the catalog saw, also those that nothing uses any more."""
         of_catalog = base_locations.c.catalog == catalog
         return db.records(
-            self._engine, BaseLocation, of_catalog, order_by=(base_locations.c.table_name, base_locations.c.location)
+            self.engine, BaseLocation, of_catalog, order_by=(base_locations.c.table_name, base_locations.c.location)
         )
 
     # --- retention --------------------------------------------------------------------------------------------------
@@ -291,7 +286,7 @@ class LiveSets:
         """Delete a set with all its rows. Raises NoSuchPlan; PlanStateError while a deferred deletion still checks
         files against it."""
         self.get(live_set_id)
-        with around("live_sets.delete"), self._engine.begin() as connection:
+        with around("live_sets.delete"), self.engine.begin() as connection:
             gone = connection.execute(sa.delete(live_sets).where(live_sets.c.live_set_id == live_set_id, ~_is_needed()))
         if not gone.rowcount:
             raise PlanStateError(
@@ -310,8 +305,7 @@ class LiveSets:
         )
         stays = sa.and_(live_sets.c.state.in_(sorted(USABLE)), is_newest)
         query = sa.select(live_sets.c.live_set_id).where(live_sets.c.created_at < cutoff, ~stays, ~_is_needed())
-        with self._engine.connect() as connection:
-            return tuple(connection.execute(query.order_by(live_sets.c.created_at)).scalars())
+        return tuple(db.scalars(self.engine, query.order_by(live_sets.c.created_at)))
 
     def forget_location(self, catalog: str, table_uuid: str, location: str) -> None:
         """Forget a location whose files are deleted."""
@@ -320,8 +314,7 @@ class LiveSets:
             base_locations.c.table_uuid == table_uuid,
             base_locations.c.location == location,
         )
-        with around("live_sets.forget_location"), self._engine.begin() as connection:
-            connection.execute(sa.delete(base_locations).where(*mine))
+        db.write(self.engine, "live_sets.forget_location", sa.delete(base_locations).where(*mine))
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -340,21 +333,21 @@ class LiveSets:
                 # Arrays cannot be unnested to arrays.
                 values = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
                 statement: object = upsert(table).values(values).on_conflict_do_nothing()
-                with self._engine.begin() as connection:
+                with self.engine.begin() as connection:
                     connection.execute(statement)  # type: ignore[call-overload]
                 continue
-            kinds = {name: table.c[name].type.compile(dialect=self._engine.dialect) for name in columns}
+            kinds = {name: table.c[name].type.compile(dialect=self.engine.dialect) for name in columns}
             named = ", ".join(columns)
             arrays = ", ".join(f"CAST(:{name} AS {kind}[])" for name, kind in kinds.items())
             insertion = (
                 f"INSERT INTO {db.SCHEMA}.{table.name} ({named}) SELECT * FROM unnest({arrays}) ON CONFLICT DO NOTHING"
             )
-            with self._engine.begin() as connection:
+            with self.engine.begin() as connection:
                 connection.execute(sa.text(insertion), columns)
 
     def _change(self, live_set_id: str, expected: Collection[LiveSetState], **values: object) -> LiveSet:
         mine = (live_sets.c.live_set_id == live_set_id, live_sets.c.state.in_(sorted(expected)))
-        with around(f"live_sets.{values['state']}"), self._engine.begin() as connection:
+        with around(f"live_sets.{values['state']}"), self.engine.begin() as connection:
             changed = db.update_record(connection, LiveSet, *mine, **values)
         if changed is None:
             found = self.get(live_set_id)

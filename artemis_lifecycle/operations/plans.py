@@ -145,11 +145,8 @@ _MARKABLE = frozenset(
 _STAMPS = {PlanStatus.HANDED_OFF: "handed_off_at", PlanStatus.COMMITTED: "committed_at", PlanStatus.DONE: "done_at"}
 
 
-class Plans:
+class Plans(db.Part):
     """Plans by id and by table. Every change is a compare-and-set on the status."""
-
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
 
     def seal(self, record: PlanRecord, *, stale: str | None = None) -> PlanRecord:
         """Store an open plan. The table's other uncommitted plan becomes superseded in the same transaction.
@@ -160,7 +157,7 @@ class Plans:
         earlier handoff and approval. Raises PlanStateError for an id that is committed or has ended, and if another
         plan was approved in the meantime.
         """
-        with around("plans.seal"), self._engine.begin() as connection:
+        with around("plans.seal"), self.engine.begin() as connection:
             # Serializes seals of one table; with only the partial unique index, the loser would fail instead of
             # waiting.
             lock_row(connection, f"plans:{record.table_uuid}")
@@ -199,13 +196,13 @@ class Plans:
 
     def get(self, plan_id: str) -> PlanRecord:
         """Raises NoSuchPlan."""
-        found = db.one(self._engine, PlanRecord, plans.c.plan_id == plan_id)
+        found = db.one(self.engine, PlanRecord, plans.c.plan_id == plan_id)
         return db.required(found, f"No plan {plan_id} is stored", "list plans with: artemis plans TABLE")
 
     def of_table(self, table_uuid: str, statuses: Collection[PlanStatus] = ()) -> tuple[PlanRecord, ...]:
         """Newest first; every status if none is given."""
         of_status = (plans.c.status.in_(statuses),) if statuses else ()
-        return db.records(self._engine, PlanRecord, plans.c.table_uuid == table_uuid, *of_status, order_by=_NEWEST)
+        return db.records(self.engine, PlanRecord, plans.c.table_uuid == table_uuid, *of_status, order_by=_NEWEST)
 
     def uncommitted(self, table_uuid: str) -> PlanRecord | None:
         """Return the table's open or handed-off plan; there is at most one."""
@@ -213,7 +210,7 @@ class Plans:
 
     def all_uncommitted(self) -> tuple[PlanRecord, ...]:
         """Return the open or handed-off plans of all tables."""
-        return db.records(self._engine, PlanRecord, plans.c.status.in_(UNCOMMITTED), order_by=_NEWEST)
+        return db.records(self.engine, PlanRecord, plans.c.status.in_(UNCOMMITTED), order_by=_NEWEST)
 
     def due(self, now: datetime | None = None) -> tuple[PlanRecord, ...]:
         """Return committed and deleting plans whose grace is over, oldest due first.
@@ -222,18 +219,18 @@ class Plans:
         """
         instant = sa.func.clock_timestamp() if now is None else sa.func.least(now, sa.func.clock_timestamp())
         due = (plans.c.status.in_((PlanStatus.COMMITTED, PlanStatus.DELETING)), plans.c.due_at <= instant)
-        return db.records(self._engine, PlanRecord, *due, order_by=(plans.c.due_at, plans.c.ordinal))
+        return db.records(self.engine, PlanRecord, *due, order_by=(plans.c.due_at, plans.c.ordinal))
 
     def holding(self, table_uuid: str | None = None) -> tuple[PlanRecord, ...]:
         """Return the plans that protect their files, of one table or of all, newest first."""
         of_table = db.if_given(plans.c.table_uuid, table_uuid)
-        return db.records(self._engine, PlanRecord, plans.c.status.in_(HOLDING), *of_table, order_by=_NEWEST)
+        return db.records(self.engine, PlanRecord, plans.c.status.in_(HOLDING), *of_table, order_by=_NEWEST)
 
     def generation(self, content_id: str) -> int:
         """Return how many plans with that content are committed, have ended or are forgotten."""
         is_over = sa.or_(plans.c.status.in_(ENDED), plans.c.forgetting_at.is_not(None))
         query = sa.select(sa.func.count()).where(plans.c.content_id == content_id, is_over)
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             return int(connection.execute(query).scalar_one())
 
     def mark(
@@ -261,7 +258,7 @@ class Plans:
         if stamp is not None and stamp not in values:
             changes[stamp] = sa.func.coalesce(plans.c[stamp], sa.func.clock_timestamp())
         mine = (plans.c.plan_id == plan_id, plans.c.status.in_(expected))
-        changed = change(self._engine, f"plans.mark.{status}", PlanRecord, *mine, **changes)
+        changed = change(self.engine, f"plans.mark.{status}", PlanRecord, *mine, **changes)
         return changed or self._refuse(plan_id, f"cannot become {status}", expected)
 
     def begin_swap(self, plan_id: str, base_location: str, updated_ms: int) -> None:
@@ -271,7 +268,7 @@ class Plans:
         """
         mine = (plans.c.plan_id == plan_id, plans.c.status.in_(UNCOMMITTED))
         changed = change(
-            self._engine,
+            self.engine,
             "plans.begin_swap",
             PlanRecord,
             *mine,
@@ -298,13 +295,13 @@ class Plans:
         mine = (plans.c.plan_id == plan_id, plans.c.status.in_(HOLDING))
         decision = NewDecision("approve-large" if what == "large" else "approve-lost", plan_id, who, why)
         with approving(plan_id):
-            approved = change(self._engine, "plans.approve", PlanRecord, *mine, decision=decision, **values)
+            approved = change(self.engine, "plans.approve", PlanRecord, *mine, decision=decision, **values)
         return approved or self._refuse(plan_id, "cannot be approved", HOLDING)
 
     def name_lost(self, plan_id: str, snapshot_ids: Collection[int]) -> None:
         """Record which snapshots a refused handoff would have left out: the next approval is for these."""
         mine = (plans.c.plan_id == plan_id, plans.c.status.in_(UNCOMMITTED))
-        change(self._engine, "plans.name_lost", PlanRecord, *mine, lost_snapshots=sorted(snapshot_ids))
+        change(self.engine, "plans.name_lost", PlanRecord, *mine, lost_snapshots=sorted(snapshot_ids))
 
     def close(self, plan_id: str, who: str, why: str) -> PlanRecord:
         """End a plan permanently; it no longer protects its files. Closing a closed plan changes nothing.
@@ -314,7 +311,7 @@ class Plans:
         may_end = HOLDING | {PlanStatus.SUPERSEDED}
         closed = {"closed_by": who, "closed_why": why, "closed_at": sa.func.clock_timestamp()}
         ended = change(
-            self._engine,
+            self.engine,
             "plans.close",
             PlanRecord,
             plans.c.plan_id == plan_id,
@@ -359,20 +356,15 @@ class VerdictRecord:
 verdicts = db.table_of(VerdictRecord, "verdicts", sa.Index("verdicts_of_plan", "plan_id", "verdict_id"))
 
 
-class Verdicts:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class Verdicts(db.Part):
     def add(self, plan_id: str, check_name: str, detail: str, *, passed: bool) -> VerdictRecord:
         """Record one result; it counts from now on."""
-        with around("verdicts.add"), self._engine.begin() as connection:
+        with around("verdicts.add"), self.engine.begin() as connection:
             return db.insert_record(
                 connection, VerdictRecord, plan_id=plan_id, check_name=check_name, passed=passed, detail=detail
             )
 
     def newest(self, plan_id: str) -> dict[str, VerdictRecord]:
         """Return the newest result of each check of the plan, by check name."""
-        found = db.records(
-            self._engine, VerdictRecord, verdicts.c.plan_id == plan_id, order_by=(verdicts.c.verdict_id,)
-        )
+        found = db.records(self.engine, VerdictRecord, verdicts.c.plan_id == plan_id, order_by=(verdicts.c.verdict_id,))
         return {record.check_name: record for record in found}

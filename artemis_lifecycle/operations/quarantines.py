@@ -14,7 +14,6 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import PlanStateError
 from artemis_lifecycle.operations import tables as db
-from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision, change
 
 
@@ -70,10 +69,7 @@ quarantines = db.table_of(
 )
 
 
-class Quarantines:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class Quarantines(db.Part):
     def begin(
         self,
         job_id: str,
@@ -84,19 +80,15 @@ class Quarantines:
         metadata_location: str | None = None,
     ) -> QuarantineRecord:
         """Record where a job's files will be moved, before the first move. A second call returns what is stored."""
-        with around("quarantines.begin"), self._engine.begin() as connection:
-            connection.execute(
-                upsert(quarantines)
-                .values(
-                    job_id=job_id,
-                    table_uuid=table_uuid,
-                    table_name=table,
-                    folder=folder,
-                    metadata_location=metadata_location,
-                    retain_seconds=int(retain.total_seconds()),
-                )
-                .on_conflict_do_nothing()
-            )
+        begun = upsert(quarantines).values(
+            job_id=job_id,
+            table_uuid=table_uuid,
+            table_name=table,
+            folder=folder,
+            metadata_location=metadata_location,
+            retain_seconds=int(retain.total_seconds()),
+        )
+        db.write(self.engine, "quarantines.begin", begun.on_conflict_do_nothing())
         return self.get(job_id)
 
     def get(self, job_id: str) -> QuarantineRecord:
@@ -109,7 +101,7 @@ class Quarantines:
         )
 
     def find(self, job_id: str) -> QuarantineRecord | None:
-        return db.one(self._engine, QuarantineRecord, quarantines.c.job_id == job_id)
+        return db.one(self.engine, QuarantineRecord, quarantines.c.job_id == job_id)
 
     def of_table(self, table_uuid: str) -> list[QuarantineRecord]:
         """Newest first, including purged ones."""
@@ -132,7 +124,7 @@ class Quarantines:
         retain = sa.func.make_interval(0, 0, 0, 0, 0, 0, quarantines.c.retain_seconds)
         mine = (quarantines.c.job_id == job_id, quarantines.c.purge_after.is_(None))
         end = sa.func.clock_timestamp() + retain
-        change(self._engine, "quarantines.finish", QuarantineRecord, *mine, purge_after=end)
+        change(self.engine, "quarantines.finish", QuarantineRecord, *mine, purge_after=end)
 
     def undelete(self, job_id: str, who: str, why: str) -> QuarantineRecord:
         """Record that the files will be restored to their paths. Raises PlanStateError if they are purged."""
@@ -181,7 +173,7 @@ class Quarantines:
         self, job_id: str, only: sa.ColumnElement[bool], *, decision: NewDecision | None = None, **values: Any
     ) -> QuarantineRecord:
         mine = quarantines.c.job_id == job_id
-        changed = change(self._engine, "quarantines.record", QuarantineRecord, mine, only, decision=decision, **values)
+        changed = change(self.engine, "quarantines.record", QuarantineRecord, mine, only, decision=decision, **values)
         if changed is None:
             found = self.get(job_id)
             raise PlanStateError(
@@ -193,4 +185,4 @@ class Quarantines:
         return changed
 
     def _all(self, *where: sa.ColumnElement[bool]) -> list[QuarantineRecord]:
-        return list(db.records(self._engine, QuarantineRecord, *where, order_by=(quarantines.c.began_at.desc(),)))
+        return list(db.records(self.engine, QuarantineRecord, *where, order_by=(quarantines.c.began_at.desc(),)))

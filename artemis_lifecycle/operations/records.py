@@ -15,6 +15,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.cold_tier import restores, thaws
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.fleet import check_results, health_history, run_times
@@ -55,10 +56,7 @@ class Owner:
     is_committed: bool = False
 
 
-class Records:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class Records(db.Part):
     def jobs_before(self, cutoff: datetime) -> list[str]:
         """Return deletions that ended before `cutoff` and still have their batches, oldest first; except those with
         files in quarantine or with unpublished rows."""
@@ -69,13 +67,12 @@ class Records:
             .where(jobs.c.finished_at < cutoff, jobs.c.forgotten_at.is_(None), ~aside, ~pending)
             .order_by(jobs.c.finished_at)
         )
-        with self._engine.connect() as connection:
-            return [str(each) for each in connection.execute(query).scalars()]
+        return [str(each) for each in db.scalars(self.engine, query)]
 
     def forget_job(self, job_id: str) -> int:
         """Store the totals of a job's batches in its own row, and delete the batches. Return how many there were; 0 if
         the job is not over."""
-        with around("records.forget_job"), self._engine.begin() as connection:
+        with around("records.forget_job"), self.engine.begin() as connection:
             over = connection.execute(
                 sa.select(jobs.c.job_id)
                 .where(jobs.c.job_id == job_id, jobs.c.finished_at.is_not(None), jobs.c.forgotten_at.is_(None))
@@ -105,8 +102,7 @@ class Records:
             .where(_other.c.finished_at < cutoff, _other.c.started_at < newest.scalar_subquery(), ~asked)
             .order_by(_other.c.finished_at)
         )
-        with self._engine.connect() as connection:
-            return [OldListing(*row) for row in connection.execute(query)]
+        return [OldListing(*row) for row in db.rows(self.engine, query)]
 
     def forget_listing(self, listing_id: str) -> int:
         return self._delete("records.forget_listing", listings, listings.c.listing_id == listing_id)
@@ -115,12 +111,11 @@ class Records:
         """Return what is over since before `cutoff` and still has frames, and what an interrupted run began to
         forget."""
         found: list[Owner] = []
-        with self._engine.connect() as connection:
-            for kind, (table, key, over) in _owners(cutoff).items():
-                place = table.c.files_location if "files_location" in table.c else sa.null()
-                committed = table.c.committed_at.is_not(None) if "committed_at" in table.c else sa.false()
-                query = sa.select(key, place, committed).where(over, table.c.forgotten_at.is_(None)).order_by(key)
-                found += [Owner(kind, *row) for row in connection.execute(query)]
+        for kind, (table, key, over) in _owners(cutoff).items():
+            place = table.c.files_location if "files_location" in table.c else sa.null()
+            committed = table.c.committed_at.is_not(None) if "committed_at" in table.c else sa.false()
+            query = sa.select(key, place, committed).where(over, table.c.forgotten_at.is_(None)).order_by(key)
+            found += [Owner(kind, *row) for row in db.rows(self.engine, query)]
         return found
 
     def named(self, kind: FrameKind, folders: Collection[str]) -> set[str]:
@@ -129,8 +124,7 @@ class Records:
         place = table.c.files_location
         folder = sa.func.substring(place, r"([^/]+)(?:/files)?$")
         query = sa.select(folder).where(folder.in_(list(folders)))
-        with self._engine.connect() as connection:
-            return {str(each) for each in connection.execute(query).scalars()}
+        return {str(each) for each in db.scalars(self.engine, query)}
 
     def begin_forgetting(self, owner: Owner, cutoff: datetime) -> bool:
         """Mark it as no longer usable, if it still is what `owners_before` returns. From then on no approval, deletion
@@ -146,12 +140,11 @@ class Records:
         self._mark("records.forgotten", table, values, key == owner.job_id, table.c.forgetting_at.is_not(None))
 
     def _mark(self, point: str, table: sa.Table, values: dict[str, Any], *where: sa.ColumnElement[bool]) -> bool:
-        with around(point), self._engine.begin() as connection:
-            return connection.execute(sa.update(table).where(*where).values(values)).rowcount == 1
+        return db.write(self.engine, point, sa.update(table).where(*where).values(values)) == 1
 
     def before(self, cutoff: datetime) -> dict[str, int]:
         """Return how many rows of each kind `forget` would delete."""
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             return {
                 table.name: connection.execute(sa.select(sa.func.count()).select_from(table).where(old)).scalar_one()
                 for table, old in _old(cutoff)
@@ -183,12 +176,11 @@ class Records:
         )
         # One statement: whoever reads the totals counts each row once, in one of the two tables.
         query = sa.select(sa.func.count()).select_from(gone).add_cte(added.returning(step_totals.c.total).cte("added"))
-        with around("records.forget"), self._engine.begin() as connection:
+        with around("records.forget"), self.engine.begin() as connection:
             return connection.execute(query).scalar_one()
 
     def _delete(self, point: str, table: sa.Table, condition: sa.ColumnElement[bool]) -> int:
-        with around(point), self._engine.begin() as connection:
-            return connection.execute(sa.delete(table).where(condition)).rowcount
+        return db.write(self.engine, point, sa.delete(table).where(condition))
 
 
 _other = listings.alias("other")

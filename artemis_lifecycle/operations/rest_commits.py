@@ -81,10 +81,7 @@ class RestCommit:
 rest_commits = db.table_of(RestCommit, "rest_commits", sa.Index("rest_commits_of_table", "table_uuid", "state"))
 
 
-class RestCommits:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class RestCommits(db.Part):
     def begin(
         self,
         marker: str,
@@ -96,7 +93,7 @@ class RestCommits:
         refs: Collection[str],
     ) -> None:
         """Record an attempt before it is sent."""
-        with around("rest_commits.begin"), self._engine.begin() as connection:
+        with around("rest_commits.begin"), self.engine.begin() as connection:
             db.insert_record(
                 connection,
                 RestCommit,
@@ -123,7 +120,7 @@ class RestCommits:
     ) -> RestCommit:
         """Record what is known of an attempt now. Each ref that was put back is a decision of the table's history, too:
         `who` is the step that did it."""
-        with around("rest_commits.settle"), self._engine.begin() as connection:
+        with around("rest_commits.settle"), self.engine.begin() as connection:
             found = db.update_record(
                 connection,
                 RestCommit,
@@ -149,19 +146,19 @@ class RestCommits:
         earlier = (c.table_uuid == by.table_uuid, c.state == RestState.SENT, c.sent_at < by.sent_at)
         mine = (*earlier, c.snapshot_ids.contained_by(list(snapshot_ids)))
         # They stay open: while the table's metadata log reaches back to them, what became of them is proven.
-        with around("rest_commits.overtaken"), self._engine.begin() as connection:
-            connection.execute(sa.update(rest_commits).where(*mine).values(used_location=by.metadata_location))
+        passed = sa.update(rest_commits).where(*mine).values(used_location=by.metadata_location)
+        db.write(self.engine, "rest_commits.overtaken", passed)
 
     def open(self, table_uuid: str) -> tuple[RestCommit, ...]:
         """Return the table's attempts that are not settled, oldest first."""
         of_table = (rest_commits.c.table_uuid == table_uuid, rest_commits.c.state.in_(OPEN_STATES))
-        return db.records(self._engine, RestCommit, *of_table, order_by=(rest_commits.c.sent_at,))
+        return db.records(self.engine, RestCommit, *of_table, order_by=(rest_commits.c.sent_at,))
 
     def of_table(self, table_uuid: str, plan_id: str | None = None) -> tuple[RestCommit, ...]:
         """Return all attempts on the table, or those of one plan, oldest first."""
         plan = db.if_given(rest_commits.c.plan_id, plan_id)
         mine = rest_commits.c.table_uuid == table_uuid
-        return db.records(self._engine, RestCommit, mine, *plan, order_by=(rest_commits.c.sent_at,))
+        return db.records(self.engine, RestCommit, mine, *plan, order_by=(rest_commits.c.sent_at,))
 
     def proven(self, table_uuid: str, plan_id: str) -> tuple[RestCommit, ...]:
         """Return the plan's attempts that happened and are proven, oldest first."""
@@ -172,9 +169,5 @@ class RestCommits:
         c = rest_commits.c
         late = c.sent_at < sa.func.clock_timestamp() - _LANDS_WITHIN
         mine = (c.marker == marker, c.state == RestState.SENT, late)
-        with around("rest_commits.give_up"), self._engine.begin() as connection:
-            connection.execute(
-                sa.update(rest_commits)
-                .where(*mine)
-                .values(state=RestState.ABSENT, settled_at=sa.func.clock_timestamp())
-            )
+        absent = {"state": RestState.ABSENT, "settled_at": sa.func.clock_timestamp()}
+        db.write(self.engine, "rest_commits.give_up", sa.update(rest_commits).where(*mine).values(absent))

@@ -14,7 +14,6 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import PlanStateError
 from artemis_lifecycle.operations import tables as db
-from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision, change
 from artemis_lifecycle.operations.roles import approving
 
@@ -92,20 +91,16 @@ listings = db.table_of(
 )
 
 
-class Scans:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class Scans(db.Part):
     def store(self, record: ScanRecord) -> ScanRecord:
         """Store a scan as open; storing an id again returns what is stored."""
         values = {**db.values_of(record, without=_LATER), "state": ScanState.OPEN}
-        with around("scans.store"), self._engine.begin() as connection:
-            connection.execute(upsert(scans).values(values).on_conflict_do_nothing())
+        db.write(self.engine, "scans.store", upsert(scans).values(values).on_conflict_do_nothing())
         return self.get(record.scan_id)
 
     def get(self, scan_id: str) -> ScanRecord:
         """Raises NoSuchPlan."""
-        found = db.one(self._engine, ScanRecord, scans.c.scan_id == scan_id)
+        found = db.one(self.engine, ScanRecord, scans.c.scan_id == scan_id)
         return db.required(found, f"No orphan scan {scan_id} is stored", "scan again: artemis scan-orphans TABLE")
 
     def of_table(
@@ -114,7 +109,7 @@ class Scans:
         """Newest first; every state if none is given."""
         of_kind = (scans.c.table_uuid == table_uuid, scans.c.kind == kind)
         in_state = (scans.c.state.in_(states),) if states else ()
-        return db.records(self._engine, ScanRecord, *of_kind, *in_state, order_by=(scans.c.created_at.desc(),))
+        return db.records(self.engine, ScanRecord, *of_kind, *in_state, order_by=(scans.c.created_at.desc(),))
 
     def recent(self, limit: int = 5) -> dict[str, list[ScanRecord]]:
         """Return the newest orphan scans of every table, by table name, newest first."""
@@ -129,16 +124,15 @@ class Scans:
         )
         query = sa.select(newest).select_from(known.join(newest, sa.true())).order_by(newest.c.created_at.desc())
         found: dict[str, list[ScanRecord]] = {}
-        with self._engine.connect() as connection:
-            for row in connection.execute(query):
-                found.setdefault(row.table_name, []).append(db.to_record(ScanRecord, row))
+        for row in db.rows(self.engine, query):
+            found.setdefault(row.table_name, []).append(db.to_record(ScanRecord, row))
         return found
 
     def mark(self, scan_id: str, expected: Collection[ScanState], state: ScanState) -> ScanRecord:
         """Set the state if it is one of `expected`. Raises PlanStateError with the actual one, and for a scan that is
         forgotten; NoSuchPlan."""
         mine = (scans.c.scan_id == scan_id, scans.c.state.in_(expected), _USABLE)
-        changed = change(self._engine, f"scans.mark.{state}", ScanRecord, *mine, state=state)
+        changed = change(self.engine, f"scans.mark.{state}", ScanRecord, *mine, state=state)
         if changed is None:
             raise _refusal(self.get(scan_id), f"cannot become {state}", expected)
         return changed
@@ -146,8 +140,7 @@ class Scans:
     def close_dropped(self, table_uuid: str) -> None:
         """Close the scans of a dropped table that are not deleted yet: none of them can be approved or deleted."""
         mine = (scans.c.table_uuid == table_uuid, scans.c.kind == "dropped", scans.c.state.not_in(ENDED))
-        with around("scans.close_dropped"), self._engine.begin() as connection:
-            connection.execute(sa.update(scans).where(*mine).values(state=ScanState.CLOSED))
+        db.write(self.engine, "scans.close_dropped", sa.update(scans).where(*mine).values(state=ScanState.CLOSED))
 
     def approve(self, scan_id: str, who: str, why: str) -> ScanRecord:
         """Allow the deletion of a scan above its table's guards. The first approval counts; later ones are only added
@@ -159,27 +152,27 @@ class Scans:
         mine = (scans.c.scan_id == scan_id, scans.c.state.not_in(ENDED), _USABLE)
         with approving(scan_id):
             decision = NewDecision("approve-scan", scan_id, who, why)
-            approved = change(self._engine, "scans.approve", ScanRecord, *mine, decision=decision, **values)
+            approved = change(self.engine, "scans.approve", ScanRecord, *mine, decision=decision, **values)
         if approved is None:
             raise _refusal(self.get(scan_id), "cannot be approved", (ScanState.OPEN, ScanState.DELETING))
         return approved
 
     def store_listing(self, record: ListingRecord) -> ListingRecord:
         """Store a finished listing; storing an id again returns what is stored."""
-        with around("scans.store_listing"), self._engine.begin() as connection:
-            connection.execute(upsert(listings).values(db.values_of(record)).on_conflict_do_nothing())
+        added = upsert(listings).values(db.values_of(record)).on_conflict_do_nothing()
+        db.write(self.engine, "scans.store_listing", added)
         return self.listing(record.listing_id)
 
     def listing(self, listing_id: str) -> ListingRecord:
         """Raises NoSuchPlan."""
-        found = db.one(self._engine, ListingRecord, listings.c.listing_id == listing_id)
+        found = db.one(self.engine, ListingRecord, listings.c.listing_id == listing_id)
         return db.required(found, f"No listing {listing_id} is stored", "list the table again")
 
     def latest_listing(self, table_uuid: str) -> ListingRecord | None:
         """Return the listing that began last."""
         newest = (listings.c.started_at.desc(), listings.c.stored_at.desc())
         mine = listings.c.table_uuid == table_uuid
-        return next(iter(db.records(self._engine, ListingRecord, mine, order_by=newest, limit=1)), None)
+        return next(iter(db.records(self.engine, ListingRecord, mine, order_by=newest, limit=1)), None)
 
 
 def _refusal(record: ScanRecord, what: str, expected: Collection[ScanState]) -> PlanStateError:

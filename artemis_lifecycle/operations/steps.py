@@ -70,10 +70,7 @@ class StepTotal:
 step_totals = db.table_of(StepTotal, "step_totals")
 
 
-class Steps:
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
+class Steps(db.Part):
     def start(
         self,
         table_uuid: str,
@@ -90,7 +87,7 @@ class Steps:
         If another step of the table is still recorded as running, it has lost that lease: its process ended before it
         could record its end.
         """
-        with around("steps.start"), self._engine.begin() as connection:
+        with around("steps.start"), self.engine.begin() as connection:
             if not dry_run:
                 connection.execute(
                     sa.update(steps)
@@ -121,7 +118,7 @@ class Steps:
     ) -> StepRecord:
         """Record how the step ended; `pending` means that it waits for its grace or the next quiet window."""
         ended = change(
-            self._engine,
+            self.engine,
             "steps.finish",
             StepRecord,
             steps.c.step_id == step_id,
@@ -136,7 +133,7 @@ class Steps:
         self, table_uuid: str, table: str, step: str, window_day: date, owner: str, policy: str | None = None
     ) -> None:
         """Record that a step has nothing to do in this window. Needs no lease, because it changes no other record."""
-        with around("steps.skip"), self._engine.begin() as connection:
+        with around("steps.skip"), self.engine.begin() as connection:
             db.insert_record(
                 connection,
                 StepRecord,
@@ -154,11 +151,9 @@ class Steps:
     def of_window(self, window_day: date) -> list[StepRecord]:
         """Return what ran in that window, for every table, oldest first; without dry runs."""
         real = (steps.c.window_day == window_day, steps.c.dry_run.is_(False))
-        return list(db.records(self._engine, StepRecord, *real, order_by=(steps.c.step_id,)))
+        return list(db.records(self.engine, StepRecord, *real, order_by=(steps.c.step_id,)))
 
     def history(self, table_uuid: str, limit: int = 100) -> list[StepRecord]:
         """Newest first, including dry runs."""
         newest = (steps.c.step_id.desc(),)
-        return list(
-            db.records(self._engine, StepRecord, steps.c.table_uuid == table_uuid, order_by=newest, limit=limit)
-        )
+        return list(db.records(self.engine, StepRecord, steps.c.table_uuid == table_uuid, order_by=newest, limit=limit))

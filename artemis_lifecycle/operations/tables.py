@@ -15,7 +15,7 @@ values. `Annotated` adds keywords of the column. Field `table` is column `table_
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from datetime import UTC, date, datetime, timedelta
@@ -32,6 +32,7 @@ from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeDecorator
 
 from artemis_lifecycle.errors import BadInput, NoSuchPlan
+from artemis_lifecycle.operations.crash_points import around
 
 SCHEMA = "lifecycle"
 
@@ -120,6 +121,32 @@ def values_of(record: object, *, without: frozenset[str] = frozenset()) -> dict[
 def if_given(column: sa.ColumnElement[Any], value: object) -> tuple[sa.ColumnElement[bool], ...]:
     """Return the condition that `column` has `value`; no condition for None."""
     return () if value is None else (column == value,)
+
+
+class Part:
+    """A part of `Operations`: what is asked of some tables, and written there."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.engine = engine
+
+
+def rows(engine: sa.Engine, query: sa.Executable) -> Sequence[Any]:
+    """Return the rows of a query, in a transaction of its own."""
+    with engine.connect() as connection:
+        return connection.execute(query).all()
+
+
+def scalars(engine: sa.Engine, query: sa.Executable) -> Sequence[Any]:
+    """Return the first column of `rows`."""
+    with engine.connect() as connection:
+        return connection.execute(query).scalars().all()
+
+
+def write(engine: sa.Engine, point: str, statement: sa.Executable) -> int:
+    """Execute a statement in a transaction of its own, between the crash points of `point`. Return the number of rows
+    that it changed."""
+    with around(point), engine.begin() as connection:
+        return connection.execute(statement).rowcount
 
 
 def records(

@@ -42,8 +42,7 @@ from artemis_lifecycle.errors import (
     UnreadableMetadata,
 )
 from artemis_lifecycle.metadata.table_metadata import read_metadata_json, read_table_metadata
-from artemis_lifecycle.operations.clock import Clock
-from artemis_lifecycle.operations.database import Operations, connected
+from artemis_lifecycle.operations.database import Clock, Operations, connected
 from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.deployment import Deployment, read_deployment
 from artemis_lifecycle.operations.known_tables import KnownTable, Swaps

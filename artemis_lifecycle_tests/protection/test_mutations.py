@@ -39,7 +39,7 @@ from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.errors import LifecycleError, UnreadableMetadata
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.operations import crash_points
-from artemis_lifecycle.operations.clock import Clock
+from artemis_lifecycle.operations.database import Clock
 from artemis_lifecycle.operations.holds import Holds
 from artemis_lifecycle.operations.known_tables import KnownTable, Swaps, TableLocations
 from artemis_lifecycle.operations.locks import TableLock
