@@ -370,25 +370,11 @@ def _begun(context: DeepArchiveContext, move_id: str, found: DeepArchived, doome
 
 
 def _record(
-    context: DeepArchiveContext,
-    move_id: str,
-    storage_class: str,
-    cutoff: datetime,
-    location: str,
-    files: pa.Table,
+    context: DeepArchiveContext, move_id: str, storage_class: str, cutoff: datetime, location: str, files: pa.Table
 ) -> MoveRecord:
-    return context.operations.deep_moves.begin(
-        move_id,
-        context.table_uuid,
-        context.table,
-        storage_class=storage_class,
-        cutoff=cutoff,
-        files_location=location,
-        files=files.num_rows,
-        size_in_bytes=pc.sum(files.column("size_in_bytes")).as_py() or 0,
-        who=context.who,
-        snapshot_ids=_reading(context, files),
-    )
+    size, table = pc.sum(files.column("size_in_bytes")).as_py() or 0, (context.table_uuid, context.table)
+    move = MoveRecord(move_id, *table, storage_class, cutoff, location, files.num_rows, size, context.who)
+    return context.operations.deep_moves.begin(move, _reading(context, files))
 
 
 def _reading(context: DeepArchiveContext, files: pa.Table) -> frozenset[int]:

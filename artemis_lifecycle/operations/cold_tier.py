@@ -38,8 +38,8 @@ class MoveRecord:
     files: db.Count
     bytes: db.Count
     who: str
-    started_at: db.Filled
-    finished_at: datetime | None
+    started_at: db.FilledLater = None
+    finished_at: datetime | None = None
 
 
 deep_moves = db.table_of(MoveRecord, "deep_moves", sa.Index("deep_moves_of_table", "table_uuid", "started_at"))
@@ -136,40 +136,16 @@ thaws = db.table_of(
 
 
 class DeepMoves(db.Part):
-    def begin(
-        self,
-        move_id: str,
-        table_uuid: str,
-        table: str,
-        *,
-        storage_class: str,
-        cutoff: datetime,
-        files_location: str,
-        files: int,
-        size_in_bytes: int,
-        who: str,
-        snapshot_ids: Collection[int],
-    ) -> MoveRecord:
+    def begin(self, move: MoveRecord, snapshot_ids: Collection[int]) -> MoveRecord:
         """Record what will be moved, and the snapshots that become unreadable, before the first file moves. So no
         reader is ever directed to a snapshot that is gone."""
         with around("deep_moves.begin"), self.engine.begin() as connection:
-            move = db.insert_record(
-                connection,
-                MoveRecord,
-                move_id=move_id,
-                table_uuid=table_uuid,
-                table=table,
-                storage_class=storage_class,
-                cutoff=cutoff,
-                files_location=files_location,
-                files=files,
-                bytes=size_in_bytes,
-                who=who,
-            )
-            rows = [{"table_uuid": table_uuid, "snapshot_id": each, "move_id": move_id} for each in snapshot_ids]
+            begun = db.insert_new(connection, move)
+            mine = {"table_uuid": move.table_uuid, "move_id": move.move_id}
+            rows = [{**mine, "snapshot_id": each} for each in snapshot_ids]
             if rows:
                 connection.execute(upsert(deep_snapshots).on_conflict_do_nothing(), rows)
-        return move
+        return begun
 
     def mark(
         self, table_uuid: str, snapshots: Mapping[str, Collection[int]], *, instead_of: Collection[int] = ()
@@ -386,12 +362,12 @@ class RestoreRecord:
     folder: str
     who: str
     why: str | None
-    started_at: db.Filled
-    protected_since: datetime | None
-    abandoned_at: datetime | None
-    finished_at: datetime | None
-    snapshot_id: int | None
-    metadata_location: str | None
+    started_at: db.FilledLater = None
+    protected_since: datetime | None = None
+    abandoned_at: datetime | None = None
+    finished_at: datetime | None = None
+    snapshot_id: int | None = None
+    metadata_location: str | None = None
     forgetting_at: datetime | None = None
     forgotten_at: datetime | None = None
 
@@ -435,18 +411,9 @@ class Restores(db.Part):
                 restores.c.abandoned_at.is_(None),
             )
             if found is None:
-                restore_id = f"restore-{uuid.uuid4().hex}"
-                found = db.insert_record(
-                    connection,
-                    RestoreRecord,
-                    restore_id=restore_id,
-                    table_uuid=table_uuid,
-                    table=table,
-                    source_snapshot_id=source_snapshot_id,
-                    branch=branch,
-                    folder=f"{location}/{restore_id}",
-                    who=who,
-                    why=why,
+                restore_id, what = new_id("restore"), (table_uuid, table, source_snapshot_id, branch)
+                found = db.insert_new(
+                    connection, RestoreRecord(restore_id, *what, f"{location}/{restore_id}", who, why)
                 )
         return found
 

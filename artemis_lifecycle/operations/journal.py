@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
@@ -109,20 +109,9 @@ class Journal(db.Part):
         Raises PlanStateError if the stored batches differ: the sealed list is not the one that was started.
         """
         with around("journal.begin"), self.engine.begin() as connection:
-            connection.execute(
-                upsert(jobs)
-                .values(
-                    job_id=job.job_id,
-                    kind=job.kind,
-                    table_uuid=job.table_uuid,
-                    table_name=job.table,
-                    files_location=job.files_location,
-                    batches=len(batch_sizes),
-                    files=sum(files for files, _ in batch_sizes),
-                    bytes=sum(size for _, size in batch_sizes),
-                )
-                .on_conflict_do_nothing()
-            )
+            files, size = sum(files for files, _ in batch_sizes), sum(size for _, size in batch_sizes)
+            new = db.new_values(replace(job, batches=len(batch_sizes), files=files, bytes=size))
+            connection.execute(upsert(jobs).values(new).on_conflict_do_nothing())
             stored = _job(connection, job.job_id)
             known = _sizes(connection, batches, batches.c.job_id == job.job_id)
             if not known:

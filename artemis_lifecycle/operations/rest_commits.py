@@ -60,12 +60,12 @@ class RestCommit:
     snapshot_ids: tuple[int, ...]
     refs: tuple[str, ...]
     state: RestState
-    sent_at: db.Filled
-    settled_at: datetime | None
-    metadata_location: str | None
-    used_location: str | None
-    put_back: tuple[str, ...] | None
-    why: str | None
+    sent_at: db.FilledLater = None
+    settled_at: datetime | None = None
+    metadata_location: str | None = None
+    used_location: str | None = None
+    put_back: tuple[str, ...] | None = None
+    why: str | None = None
 
     @property
     def is_overtaken(self) -> bool:
@@ -93,19 +93,9 @@ class RestCommits(db.Part):
         refs: Collection[str],
     ) -> None:
         """Record an attempt before it is sent."""
+        of = (marker, table_uuid, table, plan_id, base_location)
         with around("rest_commits.begin"), self.engine.begin() as connection:
-            db.insert_record(
-                connection,
-                RestCommit,
-                marker=marker,
-                table_uuid=table_uuid,
-                table=table,
-                plan_id=plan_id,
-                base_location=base_location,
-                snapshot_ids=tuple(snapshot_ids),
-                refs=tuple(refs),
-                state=RestState.SENT,
-            )
+            db.insert_new(connection, RestCommit(*of, tuple(snapshot_ids), tuple(refs), RestState.SENT))
 
     def settle(
         self,

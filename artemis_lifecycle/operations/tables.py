@@ -183,6 +183,17 @@ def insert_record(connection: sa.Connection, kind: type[Record], /, **values: ob
     return to_record(kind, connection.execute(statement).one())
 
 
+def new_values(record: object) -> dict[str, Any]:
+    """Return `values_of` a record without those that are None, which its columns fill."""
+    return {name: value for name, value in values_of(record).items() if value is not None}
+
+
+def insert_new(connection: sa.Connection, record: Record) -> Record:
+    """Insert a record, and return it with what its columns filled."""
+    statement = sa.insert(_tables[type(record)]).values(new_values(record)).returning(_tables[type(record)])
+    return to_record(type(record), connection.execute(statement).one())
+
+
 def update_records(
     connection: sa.Connection, kind: type[Record], /, *where: sa.ColumnElement[bool], **values: object
 ) -> tuple[Record, ...]:
