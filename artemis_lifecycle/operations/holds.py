@@ -6,12 +6,12 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from shlex import quote
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as upsert
@@ -477,7 +477,11 @@ class Heartbeats(db.Part):
 
 
 class Writing:
-    """A writer's protection inside `writing`."""
+    """Protects what is written inside its block. A thread beats every third of `ttl`.
+
+    Entering takes the table's lock, and raises Busy if it is not free within 30 s. Call `check()` before committing. It
+    also calls `confirm`, which raises if the heartbeat is not visible where it must be.
+    """
 
     def __init__(
         self,
@@ -485,9 +489,10 @@ class Writing:
         table_uuid: str,
         table: str,
         writer_id: str,
-        prefix: str | None,
-        ttl: timedelta,
-        confirm: Callable[[], object],
+        prefix: str | None = None,
+        ttl: timedelta = timedelta(minutes=10),
+        *,
+        confirm: Callable[[], object] = lambda: None,
     ) -> None:
         self.table = table
         self.writer_id = writer_id
@@ -506,7 +511,7 @@ class Writing:
 
     def check(self) -> None:
         """Beat now. Raises LeaseLost if the protection had a gap since the block began: a file written earlier may have
-        been deleted as an orphan. Raises what `confirm` of `writing` raises."""
+        been deleted as an orphan. Raises what `confirm` raises."""
         self._beat()
         self._confirm()
         if self._gap is not None:
@@ -538,40 +543,17 @@ class Writing:
             except (OperationsUnavailable, Busy, Refused, DBAPIError) as error:
                 _LOG.warning("Writer %s of %s could not beat: %s", self.writer_id, self.table, error)
 
-    def _start(self) -> None:
+    def __enter__(self) -> Self:
         self._beat()
         self._thread.start()
+        return self
 
-    def _end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(timeout=30)
         # If Postgres is gone, the heartbeat lapses by itself, and the caller must see the writer's own error.
         with suppress(OperationsUnavailable, DBAPIError):
             self._beats.stop(self._table_uuid, self.writer_id, session=self.session)
-
-
-@contextmanager
-def writing(
-    beats: Heartbeats,
-    table_uuid: str,
-    table: str,
-    writer_id: str,
-    prefix: str | None = None,
-    ttl: timedelta = timedelta(minutes=10),
-    *,
-    confirm: Callable[[], object] = lambda: None,
-) -> Iterator[Writing]:
-    """Protect what is written inside the block. A thread beats every third of `ttl`.
-
-    Entering takes the table's lock, and raises Busy if it is not free within 30 s. Call `check()` before committing. It
-    also calls `confirm`, which raises if the heartbeat is not visible where it must be.
-    """
-    protection = Writing(beats, table_uuid, table, writer_id, prefix, ttl, confirm)
-    protection._start()
-    try:
-        yield protection
-    finally:
-        protection._end()
 
 
 def _this_process() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from shlex import quote
@@ -17,7 +16,7 @@ from artemis_lifecycle.expiration.tags_and_holds import TableRefs, max_ref_age_m
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import Ref
 from artemis_lifecycle.operations.decisions import person
-from artemis_lifecycle.operations.holds import Hold, HoldKind, Writing, writing
+from artemis_lifecycle.operations.holds import Hold, HoldKind, Writing
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import ENDED
 from artemis_lifecycle.protection.ownership import require_prefix
@@ -255,9 +254,7 @@ class TagsAndHolds:
             self._require_snapshots(state, [snapshot_id])
             return self.resources.operations.holds.advance(hold_id, snapshot_id)
 
-    def writing(
-        self, table: str, writer_id: str, prefix: str | None = None, ttl: str | timedelta = "10m"
-    ) -> AbstractContextManager[Writing]:
+    def writing(self, table: str, writer_id: str, prefix: str | None = None, ttl: str | timedelta = "10m") -> Writing:
         """Send a heartbeat while the block runs: every unreferenced file of the table (or under `prefix`) then counts
         as a writer's.
 
@@ -269,7 +266,7 @@ class TagsAndHolds:
             require_prefix(prefix, state.metadata, table, self.resources.rules(table))
         # A writer does not claim the catalog, because it may lack the right.
         self.resources.require_deployment(record=False)
-        return writing(
+        return Writing(
             self.resources.unchecked_operations.heartbeats,
             state.metadata.table_uuid,
             table,

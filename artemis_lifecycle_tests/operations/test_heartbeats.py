@@ -10,12 +10,12 @@ from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle.errors import Busy, LeaseLost
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.holds import writing
+from artemis_lifecycle.operations.holds import Writing
 from artemis_lifecycle.operations.locks import table_lock
 
 
 def test_a_writer_is_live_inside_the_block_and_renews_itself(operations: Operations, table_uuid: str) -> None:
-    with writing(
+    with Writing(
         operations.heartbeats, table_uuid, "space.debris", "w1", "data/x", timedelta(seconds=0.9)
     ) as protection:
         (first,) = operations.heartbeats.live(table_uuid)
@@ -46,7 +46,7 @@ def test_a_batch_that_holds_the_lock_ends_before_a_writer_begins(operations: Ope
     order: list[str] = []
 
     def write() -> None:
-        with writing(operations.heartbeats, table_uuid, "a.b", "w"):
+        with Writing(operations.heartbeats, table_uuid, "a.b", "w"):
             order.append("writing")
 
     with table_lock(operations.engine, table_uuid):
@@ -61,7 +61,7 @@ def test_a_batch_that_holds_the_lock_ends_before_a_writer_begins(operations: Ope
 def test_a_writer_whose_protection_had_a_gap_learns_it_before_its_commit(
     operations: Operations, table_uuid: str
 ) -> None:
-    with writing(operations.heartbeats, table_uuid, "a.b", "w", ttl=timedelta(minutes=5)) as protection:
+    with Writing(operations.heartbeats, table_uuid, "a.b", "w", ttl=timedelta(minutes=5)) as protection:
         with operations.engine.begin() as connection:
             connection.execute(
                 text("UPDATE lifecycle.heartbeats SET expires_at = '2000-01-01Z' WHERE table_uuid = :t"),
@@ -76,8 +76,8 @@ def test_a_writer_whose_protection_had_a_gap_learns_it_before_its_commit(
 
 
 def test_the_end_of_one_writer_does_not_end_another_of_the_same_id(operations: Operations, table_uuid: str) -> None:
-    with writing(operations.heartbeats, table_uuid, "a.b", "shared"):
-        with writing(operations.heartbeats, table_uuid, "a.b", "shared"):
+    with Writing(operations.heartbeats, table_uuid, "a.b", "shared"):
+        with Writing(operations.heartbeats, table_uuid, "a.b", "shared"):
             assert len(operations.heartbeats.live(table_uuid)) == 2
         assert len(operations.heartbeats.live(table_uuid)) == 1
 

@@ -21,7 +21,7 @@ from sqlalchemy import Engine, text
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.holds import writing
+from artemis_lifecycle.operations.holds import Writing
 
 NAMESPACE = "soak"
 PLAIN, PARTED, MERGED, NEWEST = (f"{NAMESPACE}.{name}" for name in ("plain", "parted", "merged", "newest"))
@@ -131,7 +131,7 @@ def attempt(place: Place, operations: Operations, writer: str, table: str, table
         _allow(operations, writer, None, place.commit_within)
         yield
         return
-    with writing(
+    with Writing(
         operations.heartbeats, table_uuid, table, writer, ttl=timedelta(seconds=place.heartbeat)
     ) as protection:
         _allow(operations, writer, protection._started_at, None)

@@ -26,7 +26,7 @@ import pytest
 
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.holds import writing
+from artemis_lifecycle.operations.holds import Writing
 from artemis_lifecycle_tests.conftest import REPOSITORY
 from artemis_lifecycle_tests.end_report import add_row
 from artemis_lifecycle_tests.soak import machine
@@ -187,7 +187,7 @@ class World:
                 if writer is not None:
                     ttl = timedelta(minutes=10)
                     stack.enter_context(
-                        writing(
+                        Writing(
                             operations.heartbeats,
                             known[table]["uuid"],
                             table,
