@@ -43,7 +43,9 @@ GUARD_RESTORED = timedelta(days=1)
 """How long the check still warns after a broken guard of the cold catalog was restored."""
 
 
-Judge = Callable[[dg.AssetCheckExecutionContext, LifecycleResource], dg.AssetCheckResult]
+Context = dg.AssetCheckExecutionContext
+Result = dg.AssetCheckResult
+Judge = Callable[[Context, LifecycleResource], Result]
 """A check's function. It needs the instance and the partition of its context, which ops have, too."""
 
 JUDGES: dict[tuple[str, str], Judge] = {}
@@ -55,9 +57,7 @@ DAILY: list[tuple[str, str]] = []
 """The checks that the job `health_checks` runs: they rewrite, copy and walk nothing."""
 
 
-def noted(
-    lifecycle: LifecycleResource, asset: str, name: str, partition: str, result: dg.AssetCheckResult
-) -> dg.AssetCheckResult:
+def noted(lifecycle: LifecycleResource, asset: str, name: str, partition: str, result: Result) -> Result:
     """Record the result of a check, for the fleet's page, the metrics and the alerts."""
     with as_dagster_failure():
         is_red = not result.passed and result.severity is dg.AssetCheckSeverity.ERROR
@@ -72,7 +72,7 @@ def _where_applicable(asset: str, name: str, judge: Judge) -> Judge:
     unless the plan has it."""
 
     @wraps(judge)
-    def judged(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
+    def judged(context: Context, lifecycle: LifecycleResource) -> Result:
         missing = lacks(lifecycle.get().kind(table_of(context.partition_key)), asset)
         try:
             with as_dagster_failure():
@@ -103,7 +103,7 @@ def _check(
 
 def _result(
     passed: bool, description: str, offenders: Iterable[object] = (), *, warn: bool = False, **numbers: Any
-) -> dg.AssetCheckResult:
+) -> Result:
     named = list(offenders)
     return dg.AssetCheckResult(
         passed=passed,
@@ -116,14 +116,14 @@ def _result(
     )
 
 
-def _not_judged(why: str) -> dg.AssetCheckResult:
+def _not_judged(why: str) -> Result:
     """Return the result of a check that has nothing to judge. Dagster requires one, and knows no third color: whoever
     counts results leaves it out (`tags.is_judged`)."""
     return _result(True, f"Does not apply: {why.rstrip('.')}.", warn=True, judged=False)
 
 
 @_check("snapshot_history", daily=True)
-def metadata_age(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
+def metadata_age(context: Context, lifecycle: LifecycleResource) -> Result:
     """The last materialized history matches the table's current metadata file, or is younger than
     checks.metadata_age."""
     steps, table = lifecycle.get(), table_of(context.partition_key)
@@ -146,7 +146,7 @@ def metadata_age(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleRes
     )
 
 
-def _required(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource, check: str) -> dg.AssetCheckResult:
+def _required(context: Context, lifecycle: LifecycleResource, check: str) -> Result:
     """Evaluate a check that the plan's commit and deletion require. Its verdict is stored, so it also stops later
     runs."""
     steps, table = lifecycle.get(), table_of(context.partition_key)
@@ -157,9 +157,7 @@ def _required(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResour
     return _verdict(verdict, plan_id=plan.plan_id)
 
 
-def report(
-    context: dg.OpExecutionContext, lifecycle: LifecycleResource, asset: str, name: str, result: dg.AssetCheckResult
-) -> None:
+def report(context: dg.OpExecutionContext, lifecycle: LifecycleResource, asset: str, name: str, result: Result) -> None:
     """Write the result of a check that an op ran to Dagster's event log."""
     found = dg.AssetCheckEvaluation(
         lifecycle.key(asset),
@@ -173,7 +171,7 @@ def report(
     context.log_event(found)  # type: ignore[arg-type]  # Dagster accepts these; its annotation omits them.
 
 
-def _verdict(verdict: Verdict, **numbers: Any) -> dg.AssetCheckResult:
+def _verdict(verdict: Verdict, **numbers: Any) -> Result:
     figures: dict[str, Any] = {
         name: dg.MetadataValue.timestamp(value) if isinstance(value, datetime) else value
         for name, value in verdict.figures.items()
@@ -186,7 +184,7 @@ def _verdict(verdict: Verdict, **numbers: Any) -> dg.AssetCheckResult:
 def _table_check(asset: str, name: str, description: str) -> Any:
     """Return the Dagster check that judges a table as `Lifecycle.check_table` does."""
 
-    def check(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
+    def check(context: Context, lifecycle: LifecycleResource) -> Result:
         (verdict,) = lifecycle.get().check_table(table_of(context.partition_key), name)
         return _verdict(verdict)
 
@@ -235,42 +233,38 @@ OF_TABLES = tuple(
 
 
 @_check("expiration_plan", blocking=True)
-def plan_keeps_every_ref(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
+def plan_keeps_every_ref(context: Context, lifecycle: LifecycleResource) -> Result:
     """No branch or tag that the plan keeps points to a snapshot that the plan removes, in the table's current state."""
     return _required(context, lifecycle, KEEPS_EVERY_REF)
 
 
 @_check("expiration_plan", blocking=True)
-def plan_keeps_window_edge(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
+def plan_keeps_window_edge(context: Context, lifecycle: LifecycleResource) -> Result:
     """The plan keeps every snapshot that was current at any time in the window, including the one at its edge."""
     return _required(context, lifecycle, KEEPS_WINDOW_EDGE)
 
 
 @_check("cold_tier_snapshots", blocking=True)
-def cold_copy_verified(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
+def cold_copy_verified(context: Context, lifecycle: LifecycleResource) -> Result:
     """The plan's snapshots are in the cold table and readable from cold storage alone, and their copies verify."""
     return _required(context, lifecycle, COPY_VERIFIED)
 
 
 @_check("cold_tier_snapshots", daily=True)
-def cold_files_are_as_recorded(
-    context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource
-) -> dg.AssetCheckResult:
+def cold_files_are_as_recorded(context: Context, lifecycle: LifecycleResource) -> Result:
     """No cold file of the table is lost: every file that a scrub found missing or damaged matches its record again."""
     return judge_losses(lifecycle.get().cold_losses(table_of(context.partition_key)))
 
 
 @_check("cold_tier_snapshots", daily=True)
-def cold_catalog_is_guarded(
-    context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource
-) -> dg.AssetCheckResult:
+def cold_catalog_is_guarded(context: Context, lifecycle: LifecycleResource) -> Result:
     """The cold catalog's triggers are intact, so that only a handoff writes to it or drops from it. Warns for a day
     after broken triggers were restored."""
     steps = lifecycle.get()
     return judge_guard(steps.cold_guard(), steps.operations.clock.now())
 
 
-def judge_guard(found: GuardState | None, now: datetime) -> dg.AssetCheckResult:
+def judge_guard(found: GuardState | None, now: datetime) -> Result:
     """Fail while the guard is broken and the cold catalog has tables to guard."""
     if found is None:
         return _result(False, "The cold catalog is not in SQL: nothing prevents other writers.", warn=True)
@@ -291,7 +285,7 @@ def judge_guard(found: GuardState | None, now: datetime) -> dg.AssetCheckResult:
     )
 
 
-def judge_losses(losses: Sequence[ColdLoss], repaired: int = 0) -> dg.AssetCheckResult:
+def judge_losses(losses: Sequence[ColdLoss], repaired: int = 0) -> Result:
     """Fail while files are lost; warn about files that were repaired."""
     if losses:
         return _result(
@@ -309,7 +303,7 @@ def judge_losses(losses: Sequence[ColdLoss], repaired: int = 0) -> dg.AssetCheck
     return _result(True, "No cold file is lost.", lost=0, repaired=0)
 
 
-def _presence(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
+def _presence(context: Context, lifecycle: LifecycleResource) -> Result:
     steps, table = lifecycle.get(), table_of(context.partition_key)
     found = reachable_presence(steps, table)
     if found.absent_files and table not in {pause.table for pause in steps.pauses()}:
@@ -328,25 +322,21 @@ def _presence(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResour
 
 
 @_check("physical_deletion")
-def nothing_reachable_deleted(
-    context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource
-) -> dg.AssetCheckResult:
+def nothing_reachable_deleted(context: Context, lifecycle: LifecycleResource) -> Result:
     """Every file that any snapshot of the table reaches is in the store. Walks the metadata again after the
     deletion."""
     return _presence(context, lifecycle)
 
 
 @_check("orphan_deletion", name="nothing_reachable_deleted")
-def nothing_reachable_deleted_as_orphan(
-    context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource
-) -> dg.AssetCheckResult:
+def nothing_reachable_deleted_as_orphan(context: Context, lifecycle: LifecycleResource) -> Result:
     """Every file that any snapshot of the table reaches is in the store. Walks the metadata again after the
     deletion."""
     return _presence(context, lifecycle)
 
 
 @_check("orphan_scan", daily=True)
-def in_flight_files_settle(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
+def in_flight_files_settle(context: Context, lifecycle: LifecycleResource) -> Result:
     """Files skipped as in flight become committed files or orphans. Many of them in every scan mean that they do
     not."""
     steps, table = lifecycle.get(), table_of(context.partition_key)
@@ -366,7 +356,7 @@ def in_flight_files_settle(context: dg.AssetCheckExecutionContext, lifecycle: Li
 
 
 @_check("physical_deletion", daily=True)
-def no_plan_waits_too_long(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
+def no_plan_waits_too_long(context: Context, lifecycle: LifecycleResource) -> Result:
     """No plan holds its files for longer than checks.plan_age plus its grace: otherwise it could hold them forever."""
     steps, table = lifecycle.get(), table_of(context.partition_key)
     now, policy = steps.operations.clock.now(), steps.config.policy(table)
@@ -393,13 +383,13 @@ LINEAGE_GATE = "lineage_gate"
 
 
 @_check("lineage_ledger", blocking=True)
-def lineage_gate(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
+def lineage_gate(context: Context, lifecycle: LifecycleResource) -> Result:
     """Every snapshot since the watch began states its lineage as lifecycle.yaml requires, or a person acknowledged
     it. Warns where the catalog could have a gate and has none: `artemis gate enable`."""
     return judge_lineage(lifecycle.get().check_lineage(table_of(context.partition_key)))
 
 
-def judge_lineage(found: LineageCheck) -> dg.AssetCheckResult:
+def judge_lineage(found: LineageCheck) -> Result:
     """Fail while the table has unacknowledged snapshots without its required lineage. Warn in mode `report`, and where
     the gate that would have rejected them is not enabled."""
     if not found.unmet:

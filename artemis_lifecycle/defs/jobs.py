@@ -60,6 +60,9 @@ def run_of(
     )
 
 
+Asked = list[dg.RunRequest] | dg.SkipReason
+"""What a tick of a schedule or a sensor asks for: runs, or why there are none."""
+
 SELECTIONS: list[Any] = []
 """The jobs that are selections of assets."""
 

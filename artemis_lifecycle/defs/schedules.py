@@ -18,7 +18,7 @@ from artemis_lifecycle.escaping import table_of, terminal
 
 def maintenance_requests(
     job: str, lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime, *, by_day: bool = False
-) -> list[dg.RunRequest] | dg.SkipReason:
+) -> jobs.Asked:
     """Return one request of `job` per governed table that has none under way. `by_day` omits tables in their quiet
     window, and requests at most one run of a table per day."""
     busy = under_way(instance, job)
@@ -32,7 +32,7 @@ def maintenance_requests(
     return asked or dg.SkipReason("no governed table is free: each has a run of this job or is in its quiet window")
 
 
-_Requests = Callable[[Lifecycle, dg.DagsterInstance, datetime], "list[dg.RunRequest] | dg.SkipReason"]
+_Requests = Callable[[Lifecycle, dg.DagsterInstance, datetime], jobs.Asked]
 
 
 def _schedule(
@@ -46,9 +46,7 @@ def _schedule(
         default_status=dg.DefaultScheduleStatus.STOPPED,
         description=description,
     )
-    def evaluate(
-        context: dg.ScheduleEvaluationContext, lifecycle: LifecycleResource
-    ) -> list[dg.RunRequest] | dg.SkipReason:
+    def evaluate(context: dg.ScheduleEvaluationContext, lifecycle: LifecycleResource) -> jobs.Asked:
         opened = lifecycle.get()
         # A late tick, after the daemon was down, must not start a night job during the day.
         now = max(context.scheduled_execution_time, opened.operations.clock.now())
@@ -62,9 +60,7 @@ def maintenance(job: str, *, by_day: bool = False) -> _Requests:
     return lambda lifecycle, instance, now: maintenance_requests(job, lifecycle, instance, now, by_day=by_day)
 
 
-def scrub_requests(
-    lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime
-) -> list[dg.RunRequest] | dg.SkipReason:
+def scrub_requests(lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime) -> jobs.Asked:
     """Request runs only for tables with a cold tier whose policy includes scrubs."""
     found = maintenance_requests("cold_scrub", lifecycle, instance, now, by_day=True)
     if isinstance(found, dg.SkipReason):
@@ -78,9 +74,7 @@ def scrub_requests(
     return due or dg.SkipReason("no table with a cold tier has scrubs in its policy")
 
 
-def purge_requests(
-    lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime
-) -> list[dg.RunRequest] | dg.SkipReason:
+def purge_requests(lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime) -> jobs.Asked:
     """Request runs only for tables that have something to purge, because a run starts a Spark session."""
     known = [
         each
@@ -104,9 +98,7 @@ def purge_requests(
 def one_run(job: str, tables: Iterable[str] = ()) -> _Requests:
     """Return a function that requests a single run of a job without partitions, which works on these tables."""
 
-    def requests(
-        lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime
-    ) -> list[dg.RunRequest] | dg.SkipReason:
+    def requests(lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime) -> jobs.Asked:
         if under_way(instance, job):
             return dg.SkipReason("a run of this job is under way")
         tags, run_key = resource_tags(lifecycle.config.run(*tables)), f"{now:%Y-%m-%dT%H:%M}:{job}"
@@ -115,9 +107,7 @@ def one_run(job: str, tables: Iterable[str] = ()) -> _Requests:
     return requests
 
 
-def dropped_requests(
-    lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime
-) -> list[dg.RunRequest] | dg.SkipReason:
+def dropped_requests(lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime) -> jobs.Asked:
     """Request a run only if a dropped table's retention is over, because a run starts a Spark session."""
     due = [each.table for each in lifecycle.dropped_tables() if each.state == "due"]
     if not due:
@@ -125,9 +115,7 @@ def dropped_requests(
     return one_run("dropped_tables", due)(lifecycle, instance, now)
 
 
-def publication_requests(
-    lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime
-) -> list[dg.RunRequest] | dg.SkipReason:
+def publication_requests(lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime) -> jobs.Asked:
     """Request a run only if rows are pending, because a run starts a Spark session."""
     if not lifecycle.operations.publications.pending(lifecycle.config.catalogs.results):
         return dg.SkipReason("no row of a result table is pending")

@@ -40,6 +40,8 @@ from artemis_lifecycle.scheduling.maintenance_window import (
 )
 from artemis_lifecycle.storage.instants import elapsed
 
+Result = dg.SensorResult | dg.SkipReason
+
 _RECORDED_AS = {Step.ORPHANS: "orphan_deletion"}
 """The name of a step in the records, where it is not the job's."""
 
@@ -74,7 +76,7 @@ OBSERVED_AT_ONCE = 200
     minimum_interval_seconds=60,
     default_status=dg.DefaultSensorStatus.RUNNING,
 )
-def discovery(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SensorResult | dg.SkipReason:
+def discovery(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> Result:
     """Changes partitions first, in a separate tick: reading the changed tables takes as long as Dagster allows for a
     tick. The history of a retired partition stays in the event log; a table with that name gets it back."""
     opened, seen = lifecycle.get(), datetime.fromisoformat(context.cursor) if context.cursor else None
@@ -116,7 +118,7 @@ def discovery(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource)
     minimum_interval_seconds=60,
     default_status=dg.DefaultSensorStatus.STOPPED,
 )
-def new_metadata(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SensorResult | dg.SkipReason:
+def new_metadata(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> Result:
     """The cursor holds only one short digest per existing table."""
     opened = lifecycle.get()
     seen: dict[str, str] = json.loads(context.cursor) if context.cursor else {}
@@ -164,16 +166,14 @@ def new_metadata(context: dg.SensorEvaluationContext, lifecycle: LifecycleResour
     minimum_interval_seconds=600,
     default_status=dg.DefaultSensorStatus.STOPPED,
 )
-def compaction(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SensorResult | dg.SkipReason:
+def compaction(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> Result:
     """`table_health` and each compaction record the health. A table that does not need a compaction costs no run."""
     opened = lifecycle.get()
     asked = compaction_requests(opened, context.instance, opened.operations.clock.now())
     return asked if isinstance(asked, dg.SkipReason) else dg.SensorResult(run_requests=asked)
 
 
-def compaction_requests(
-    lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime
-) -> list[dg.RunRequest] | dg.SkipReason:
+def compaction_requests(lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime) -> jobs.Asked:
     """Return at most AT_ONCE requests, one per table: never compacted ones first, then those that wait longest."""
     health, done = lifecycle.operations.health.by_table(), last_done(lifecycle.operations.engine)
     busy = set().union(*(under_way(instance, job.name) for job in (jobs.data_compaction, jobs.manifest_compaction)))
@@ -258,9 +258,7 @@ def end_stuck_runs(
     minimum_interval_seconds=60,
     default_status=dg.DefaultSensorStatus.STOPPED,
 )
-def maintenance_window(
-    context: dg.SensorEvaluationContext, lifecycle: LifecycleResource
-) -> dg.SensorResult | dg.SkipReason:
+def maintenance_window(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> Result:
     """The only driver of the walk: no other sensor or schedule requests its steps, so none is requested twice."""
     opened = lifecycle.get()
     now = opened.operations.clock.now()
@@ -270,9 +268,7 @@ def maintenance_window(
     return asked if isinstance(asked, dg.SkipReason) else dg.SensorResult(run_requests=asked)
 
 
-def step_requests(
-    lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime
-) -> list[dg.RunRequest] | dg.SkipReason:
+def step_requests(lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime) -> jobs.Asked:
     """Return a request for each table that needs a step at `now`, at most AT_ONCE; else the reasons why no table
     does."""
     reasons: dict[str, str] = {}
@@ -350,9 +346,7 @@ def _listed(reasons: Mapping[str, str]) -> str:
     minimum_interval_seconds=300,
     default_status=dg.DefaultSensorStatus.RUNNING,
 )
-def thaws_under_way(
-    context: dg.SensorEvaluationContext, lifecycle: LifecycleResource
-) -> dg.SensorResult | dg.SkipReason:
+def thaws_under_way(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> Result:
     """Sends a few requests to the store for each thaw. The run does the complete check."""
     opened = lifecycle.get()
     due = opened.thaws_to_follow()
