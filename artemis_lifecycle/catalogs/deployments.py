@@ -25,7 +25,7 @@ from artemis_lifecycle.catalogs.rest import RestClient, new_marker
 from artemis_lifecycle.config.deployment import SoleDeployment
 from artemis_lifecycle.errors import ExistingFile, OperationsUnavailable, OtherDeployment, Refused, UnreadableMetadata
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.deployment import Deployment
+from artemis_lifecycle.operations.database import Deployment
 from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE, refusing, role_statements
 from artemis_lifecycle.postgres import UNDEFINED_TABLE

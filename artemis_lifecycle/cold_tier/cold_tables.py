@@ -24,7 +24,6 @@ from artemis_lifecycle.cold_tier.cold_split import (
     covering,
 )
 from artemis_lifecycle.cold_tier.evolution import with_lists
-from artemis_lifecycle.cold_tier.handoff_context import HandoffContext
 from artemis_lifecycle.cold_tier.paths import (
     OWNER,
     PUBLISHED,
@@ -41,6 +40,7 @@ from artemis_lifecycle.cold_tier.paths import (
     settle,
     written_location,
 )
+from artemis_lifecycle.cold_tier.transfer import HandoffContext
 from artemis_lifecycle.errors import ConfigError, HandoffFailed, NoSuchTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import metadata_json, parse_table_metadata, read_table_metadata
 from artemis_lifecycle.metadata.types import MAIN_BRANCH, LogEntry, MetadataLogEntry, TableMetadata

@@ -40,7 +40,6 @@ from artemis_lifecycle.cold_tier.evolution import (
     with_current,
     with_lists,
 )
-from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, VERIFIED, handoff_ledger
 from artemis_lifecycle.cold_tier.needed import Reuse
 from artemis_lifecycle.cold_tier.paths import (
@@ -53,7 +52,7 @@ from artemis_lifecycle.cold_tier.paths import (
     record_reused,
     written_location,
 )
-from artemis_lifecycle.cold_tier.transfer import Consent, Transfer, TransferErrors
+from artemis_lifecycle.cold_tier.transfer import Consent, HandoffContext, HandoffInput, Transfer, TransferErrors
 from artemis_lifecycle.errors import CommitConflict, HandoffFailed, NoSuchTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata import manifest_lists
 from artemis_lifecycle.metadata.lines import Line, Relation, relate

@@ -16,6 +16,7 @@ from functools import cached_property, partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlalchemy import Connection
 
 from artemis_lifecycle.cold_tier.copy import DELETES, WANTED, Copier, copy_files
 from artemis_lifecycle.cold_tier.demand import (
@@ -39,11 +40,12 @@ from artemis_lifecycle.cold_tier.demand import (
 from artemis_lifecycle.cold_tier.ledger import FAILED, LATE, LOST, PRESENT, TAKEN, VERIFIED, CopiedFile, Ledger
 from artemis_lifecycle.cold_tier.needed import ARCHIVED_BEFORE, Reuse, count_needed, seal_work
 from artemis_lifecycle.cold_tier.paths import PathMapping, Placing
-from artemis_lifecycle.errors import LifecycleError
-from artemis_lifecycle.metadata.types import MANIFEST, MANIFEST_LIST
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.errors import ConfigError, LifecycleError
+from artemis_lifecycle.metadata.types import MANIFEST, MANIFEST_LIST, TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import HandoffBatches
-from artemis_lifecycle.spark.runner import Cost, Rows, Runner
+from artemis_lifecycle.spark.runner import Cost, Rows, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema, read_frame
 from artemis_lifecycle.storage.stores import Stores
 
@@ -491,3 +493,56 @@ def _further(progress: TransferProgress, batch: Batch) -> TransferProgress:
         done_files=progress.done_files + batch.files,
         done_bytes=progress.done_bytes + batch.size_in_bytes,
     )
+
+
+# --- handoff context --------------------------------------------------------------------------------------------------
+# The input and the context of a handoff.
+
+
+@dataclass(frozen=True)
+class HandoffInput:
+    """The snapshots to archive, from one metadata file of one table. `plan_id` identifies the handoff's work. `thinned`
+    are snapshots of the plan that the policy does not archive. `read_base` reads the base metadata if it cannot be read
+    at its own location. `current` is the live table's metadata as of now, `seen_ms` when the base was it. `named`
+    records the snapshots that a refused handoff would have left out: an approval is for these."""
+
+    plan_id: str
+    table: str
+    table_uuid: str
+    base_metadata_location: str
+    snapshot_ids: tuple[int, ...]
+    thinned: tuple[int, ...] = ()
+    read_base: Callable[[], bytes] | None = None
+    current: TableMetadata | None = None
+    seen_ms: int = 0
+    named: Callable[[Collection[int]], None] = lambda snapshot_ids: None
+
+
+@dataclass(frozen=True)
+class HandoffContext:
+    """What a handoff needs. `check` raises when the worker's lease is lost. It is called before each batch and before
+    the cold catalog changes. `record` runs in the transaction that publishes, with the new metadata location, if both
+    must commit together; its connection is to the cold catalog's database. `handed_off` is the cold metadata file
+    that the table's newest handoff recorded in the operations database."""
+
+    spark: Spark
+    live_stores: Stores
+    cold_stores: Stores
+    config: LifecycleConfig
+    batches: HandoffBatches | None = None
+    settings: TransferSettings = field(default_factory=TransferSettings)
+    check: Callable[[], None] = lambda: None
+    on_progress: Callable[[TransferProgress], None] = lambda progress: None
+    record: Callable[[Connection, str], None] | None = None
+    handed_off: str | None = None
+
+    @property
+    def runner(self) -> Runner:
+        return Runner(self.spark)
+
+    @property
+    def root(self) -> str:
+        root = self.config.operations.root
+        if root is None:
+            raise ConfigError("operations.root is not set", hint="set it in lifecycle.yaml")
+        return root

@@ -39,8 +39,7 @@ from artemis_lifecycle.config.names import fits
 from artemis_lifecycle.embedded.jars import java_version, needed, require_java, require_user_name, resolve
 from artemis_lifecycle.errors import ConfigError, LifecycleError
 from artemis_lifecycle.fleet.fleet import unread_readers
-from artemis_lifecycle.operations.database import Clock, connected, schema_state
-from artemis_lifecycle.operations.deployment import read_deployment
+from artemis_lifecycle.operations.database import Clock, connected, read_deployment, schema_state
 from artemis_lifecycle.operations.roles import ANALYST, APPROVER, INGEST, LIFECYCLE
 from artemis_lifecycle.session.resources import Folder, Resources, require_agreement
 from artemis_lifecycle.spark.executors import local_cores, require_executors

@@ -263,7 +263,7 @@ def _row(values: Mapping[str, Any]) -> dict[str, Any]:
     return {_column(field): value for field, value in values.items()}
 
 
-# Tables whose rows are not read as records: `deployment.py` and `storage/pace.py` read theirs with their own SQL.
+# Tables whose rows are not read as records: `database.py` and `storage/pace.py` read theirs with their own SQL.
 sa.Table(
     "identity",
     metadata,

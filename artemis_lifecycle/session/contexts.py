@@ -10,10 +10,10 @@ from functools import partial
 from artemis_lifecycle.cold_tier.cold_tables import ColdSide, ColdTables, open_entries
 from artemis_lifecycle.cold_tier.deep_archive import archived_files
 from artemis_lifecycle.cold_tier.handoff import NOTHING_ARCHIVED, read_outcome
-from artemis_lifecycle.cold_tier.handoff_context import HandoffContext
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping, no_cold_table, read_identity, recovering
 from artemis_lifecycle.cold_tier.presence import ColdCopies, RecordedCopy, absent_among, repair
+from artemis_lifecycle.cold_tier.transfer import HandoffContext
 from artemis_lifecycle.errors import HandoffFailed, NoSuchTable
 from artemis_lifecycle.expiration.plan import ExpirationPlan, load_plan, unarchived
 from artemis_lifecycle.expiration.tags_and_holds import hold_views, tag_views

@@ -42,9 +42,8 @@ from artemis_lifecycle.errors import (
     UnreadableMetadata,
 )
 from artemis_lifecycle.metadata.table_metadata import read_metadata_json, read_table_metadata
-from artemis_lifecycle.operations.database import Clock, Operations, connected
+from artemis_lifecycle.operations.database import Clock, Deployment, Operations, connected, read_deployment
 from artemis_lifecycle.operations.decisions import person
-from artemis_lifecycle.operations.deployment import Deployment, read_deployment
 from artemis_lifecycle.operations.known_tables import KnownTable, Swaps
 from artemis_lifecycle.operations.leases import Leases
 from artemis_lifecycle.operations.roles import where_allowed

@@ -16,7 +16,6 @@ from artemis_lifecycle.cold_tier.deep_archive import deep_archive as move_to_arc
 from artemis_lifecycle.cold_tier.handoff import Handoff, RecoveredArchive
 from artemis_lifecycle.cold_tier.handoff import hand_off as archive
 from artemis_lifecycle.cold_tier.handoff import recover_archive as publish_again
-from artemis_lifecycle.cold_tier.handoff_context import HandoffInput
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import identities, no_cold_table, read_identity
 from artemis_lifecycle.cold_tier.presence import RecordedCopy, repair
@@ -24,6 +23,7 @@ from artemis_lifecycle.cold_tier.reads import Route, Selector
 from artemis_lifecycle.cold_tier.restore import restore as bring_back
 from artemis_lifecycle.cold_tier.restore_ids import RestoreContext, Restored, RestoreRequest
 from artemis_lifecycle.cold_tier.scrub import ColdScrub, ScrubContext, scrub
+from artemis_lifecycle.cold_tier.transfer import HandoffInput
 from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.contracts import InputSnapshot
 from artemis_lifecycle.errors import (

@@ -21,11 +21,10 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
 from artemis_lifecycle.cold_tier.demand import Demand, Problem
 from artemis_lifecycle.cold_tier.handoff import Handoff
-from artemis_lifecycle.cold_tier.handoff_context import HandoffInput
 from artemis_lifecycle.cold_tier.ledger import Ledger, handoff_ledger
 from artemis_lifecycle.cold_tier.needed import find_needed
 from artemis_lifecycle.cold_tier.scrub import verify_copies
-from artemis_lifecycle.cold_tier.transfer import Consent, TransferProgress, TransferSettings
+from artemis_lifecycle.cold_tier.transfer import Consent, HandoffInput, TransferProgress, TransferSettings
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.operations import crash_points

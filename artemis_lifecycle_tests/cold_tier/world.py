@@ -24,12 +24,11 @@ from artemis_lifecycle.cold_tier.cold_tables import ColdTables, cold_identity
 from artemis_lifecycle.cold_tier.demand import Demand
 from artemis_lifecycle.cold_tier.evolution import Ids
 from artemis_lifecycle.cold_tier.handoff import Handoff, hand_off
-from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.ledger import Ledger, handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
 from artemis_lifecycle.cold_tier.restore import restore
 from artemis_lifecycle.cold_tier.restore_ids import RestoreContext, Restored, RestoreMapping, RestoreRequest
-from artemis_lifecycle.cold_tier.transfer import TransferSettings
+from artemis_lifecycle.cold_tier.transfer import HandoffContext, HandoffInput, TransferSettings
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata

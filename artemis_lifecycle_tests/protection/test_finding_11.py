@@ -25,8 +25,7 @@ from artemis_lifecycle.catalogs.sql import ensure_tables
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import BadInput, OtherDeployment, Refused, UnreadableMetadata
 from artemis_lifecycle.operations import crash_points
-from artemis_lifecycle.operations.database import Operations, connect, connected
-from artemis_lifecycle.operations.deployment import Deployment, read_deployment
+from artemis_lifecycle.operations.database import Deployment, Operations, connect, connected, read_deployment
 from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE
 from artemis_lifecycle.session import resources
 from artemis_lifecycle.storage.stores import Stores

@@ -29,7 +29,7 @@ from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.doctor.diagnosis import diagnose
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.errors import OtherDeployment, Refused
-from artemis_lifecycle.operations.deployment import Deployment
+from artemis_lifecycle.operations.database import Deployment
 from artemis_lifecycle_tests.rest.servers import Server
 
 Write = Callable[..., Path]
