@@ -389,7 +389,8 @@ class Recording:
             if cold is not None:
                 archived = (each for each in cold.snapshots if metadata.snapshot(each.snapshot_id) is None)
                 new = [*((each, cold.metadata_location) for each in archived), *new]
-        return ledger_batch(table, metadata.table_uuid, new, self._requirements(table), self.uuids.get)
+        wanted = LineageRequirements.from_config(self.resources.config.policy(table).lineage)
+        return ledger_batch(table, metadata.table_uuid, new, wanted, self.uuids.get)
 
     def record_expiration(
         self,
@@ -461,9 +462,6 @@ class Recording:
         seal_batch(self.resources.live_stores, self.resources.root, batch_id, batch)
         catalog = self.resources.config.catalogs.results
         self.resources.operations.publications.lineage(catalog, batch_id, progress, events)
-
-    def _requirements(self, table: str) -> LineageRequirements:
-        return LineageRequirements.from_config(self.resources.config.policy(table).lineage)
 
     @cached_property
     def uuids(self) -> dict[str, str]:

@@ -116,6 +116,7 @@ def _outcome_path(root: str, plan_id: str) -> str:
 # The end of a handoff: one metadata file for each changed cold table, and one commit for all of them.
 
 _PUBLISH_ATTEMPTS = 10
+_COLUMNS = ("source AS path", "destination", "kind", "size_in_bytes", "checksum", "action AS outcome")
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int
                     if current.location is not None:
                         _record_published(context, identity, {identity.cold_table: current.location})
                     return current.location, attempt - 1
-                written = [(change, _location(plan, identity, change)) for change in changes]
+                place = partial(cold_metadata.metadata_path, identity, plan.plan_id)
+                written = [(change, place(change.before.location, change.table)) for change in changes]
                 for change, location in written:
                     _write_metadata(context, plan.table, location, change.metadata)
                 newest = next(location for change, location in written if change.table == identity.cold_table)
@@ -382,10 +384,6 @@ def _bound_to_current(context: HandoffContext, change: _Change) -> _Change:
     return replace(change, metadata=with_current(change.metadata, specs_of))
 
 
-def _location(plan: HandoffInput, identity: ColdIdentity, change: _Change) -> str:
-    return cold_metadata.metadata_path(identity, plan.plan_id, change.before.location, change.table)
-
-
 def _write_metadata(context: HandoffContext, table: str, location: str, metadata: Json) -> None:
     data = cold_metadata.to_bytes(metadata)
     parse_table_metadata(data, location, context.cold_stores.limits)
@@ -558,7 +556,7 @@ def hand_off(
         reused_files=outcome.files(PRESENT),
         verified_files=outcome.files(*VERIFIED),
         attempts=attempts,
-        _files=lambda: _described(ledger.files(context.runner, plan.plan_id).frame()),
+        _files=lambda: ledger.files(context.runner, plan.plan_id).frame().selectExpr(*_COLUMNS),
     )
     _record(context, done)
     return done
@@ -641,7 +639,3 @@ def _errors(plan: HandoffInput) -> TransferErrors:
         f"artemis approve {plan.plan_id} --lost",
         named=plan.named,
     )
-
-
-def _described(files: DataFrame) -> DataFrame:
-    return files.selectExpr("source AS path", "destination", "kind", "size_in_bytes", "checksum", "action AS outcome")

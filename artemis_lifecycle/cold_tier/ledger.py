@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +23,6 @@ from artemis_lifecycle.storage.location import hash_location, hash_strings, norm
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 from artemis_lifecycle.storage.threads import threaded
 from artemis_lifecycle.storage.types import FileIdentity, Sameness
-
-Found = TypeVar("Found")
 
 COPIED = "copied"
 """Copied byte for byte, read back and equal."""
@@ -192,10 +189,6 @@ class Ledger:
             (file for file in self._stores.list(folder) if file.path.endswith(".parquet")), key=lambda file: file.path
         )
 
-    def _each_part(self, read: Callable[[str], Found], parts: Sequence[StoredFile]) -> Iterator[Found]:
-        """Yield the result of `read` for each part's path, in order; in threads of this process."""
-        return threaded(read, [part.path for part in parts], self._stores.readers(self._folder, _THREADS))
-
     def outcome(self, work_id: str) -> Outcome:
         """Return the results of the files in a work's finished batches. Reads them here, batch by batch, without
         Spark."""
@@ -222,7 +215,8 @@ class Ledger:
             )
             return int(pc.sum(pc.is_in(actions, pa.array([COPIED, REWRITTEN]))).as_py() or 0)
 
-        return sum(self._each_part(sent, self._parts()))
+        parts = [part.path for part in self._parts()]
+        return sum(threaded(sent, parts, self._stores.readers(self._folder, _THREADS)))
 
     def among(self, runner: Runner, destinations: Collection[str], under: str | None = None) -> dict[str, CopiedFile]:
         """Return the newest record of each valid copy among these destinations, and of all `under` a folder, by

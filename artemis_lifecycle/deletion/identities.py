@@ -134,7 +134,9 @@ class Identities:
         if not rows:
             return {}
         recorded = [known[paths[row]] for row in rows]
-        then = np.array([_values(each) for each in recorded], np.int64).T
+        then = np.array(
+            [(each.identity.size_in_bytes, each.identity.modified, each.identity.tag) for each in recorded], np.int64
+        ).T
         current = np.stack([now.sizes[rows], now.modified[rows], now.tags[rows]])
         results = compare(*then, *current)
         for at in np.flatnonzero(results == UNSURE).tolist():
@@ -173,10 +175,6 @@ class Identities:
         if equal and self._context.renew is not None:
             self._context.renew(equal)
         return tried
-
-
-def _values(recorded: ArchivedFile) -> tuple[int, int, int]:
-    return recorded.identity.size_in_bytes, recorded.identity.modified, recorded.identity.tag
 
 
 def _changed(

@@ -330,7 +330,7 @@ def seal_plan(
     content_id = _content_id(metadata, decision, rows_digest(files), others)
     generation = operations.plans.generation(content_id)
     plan_id = content_id if generation == 0 else f"{content_id}-{generation}"
-    known = _known(operations, metadata.table_uuid, plan_id)
+    known = next((each for each in operations.plans.of_table(metadata.table_uuid) if each.plan_id == plan_id), None)
     if known is not None:
         drop_frame(f"{folder}/files", stores)
         if known.status in (PlanStatus.OPEN, PlanStatus.HANDED_OFF):
@@ -505,10 +505,6 @@ def _as_texts(kept: Mapping[int, tuple[Reason, ...]]) -> dict[int, tuple[str, ..
     """Return the reasons as texts. Snapshots with the same reasons share one tuple of reasons, and one of texts."""
     words = {id(reasons): tuple(map(str, reasons)) for reasons in {id(each): each for each in kept.values()}.values()}
     return {snapshot: words[id(reasons)] for snapshot, reasons in kept.items()}
-
-
-def _known(operations: Operations, table_uuid: str, plan_id: str) -> PlanRecord | None:
-    return next((record for record in operations.plans.of_table(table_uuid) if record.plan_id == plan_id), None)
 
 
 def _content_id(metadata: TableMetadata, decision: Decision, files_digest: str, others: Mapping[str, object]) -> str:

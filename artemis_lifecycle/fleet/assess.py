@@ -377,7 +377,9 @@ class _Question:
         except LifecycleError as error:
             neighbor = unreadable_neighbor(stores, self.rules, name, location, error)
             return _Read(replace(row, error=error.what), neighbor)
-        read = _Read(row, readable_neighbor(self.rules, name, metadata), _bare(metadata))
+        # Without its history, which is most of it.
+        bare = replace(metadata, snapshots=(), snapshot_log=(), refs={}, current_snapshot_id=None)
+        read = _Read(row, readable_neighbor(self.rules, name, metadata), bare)
         try:
             return self._measured(metadata, read, listed, asked=name in asked)
         except LifecycleError as error:
@@ -575,11 +577,6 @@ class _Question:
             return readable_neighbor(self.rules, name, read_table_metadata(stores, location))
         except LifecycleError as error:
             return unreadable_neighbor(stores, self.rules, name, location, error, places)
-
-
-def _bare(metadata: TableMetadata) -> TableMetadata:
-    """Return the metadata without its history, which is most of it."""
-    return replace(metadata, snapshots=(), snapshot_log=(), refs={}, current_snapshot_id=None)
 
 
 def _unreadable(config: LifecycleConfig, read: Mapping[str, _Read]) -> dict[str, str]:

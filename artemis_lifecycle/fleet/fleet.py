@@ -230,7 +230,9 @@ def _positions(
             plan_needs=None
             if plan is None
             else next_step(plan, cold_tier=resources.has_cold_tier(table), cleans=policy.retention.clean_metadata),
-            plans_due=sum(_is_due(each, by) for each in plans[table]),
+            plans_due=sum(
+                each.status in _DUE and each.due_at is not None and each.due_at <= by for each in plans[table]
+            ),
             orphans_due=scan_at is None or scan_at <= window.closes or any(map(_is_unfinished, own_scans)),
             scanned=("orphan_deletion", "done") in ended,
         )
@@ -250,10 +252,6 @@ def _positions(
             )
         )
     return found
-
-
-def _is_due(plan: PlanRecord, by: datetime) -> bool:
-    return plan.status in _DUE and plan.due_at is not None and plan.due_at <= by
 
 
 def _is_unfinished(scan: ScanRecord) -> bool:

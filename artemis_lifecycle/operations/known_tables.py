@@ -106,7 +106,9 @@ class KnownTables(db.Part):
             for (table_uuid, table), seen in sorted(present.items(), key=lambda each: each[0]):
                 known = before.get((table_uuid, table))
                 if known is None:
-                    former = _former(seen, (each for each in left.values() if each.table_uuid == table_uuid))
+                    # It has a new name now: of those whose names are gone, the one that it continues.
+                    lost = (each for each in left.values() if each.table_uuid == table_uuid and seen.follows(each))
+                    former = max(lost, key=seen.follows, default=None)
                     if former is not None:
                         del left[table_uuid, former.table]
                         renamed = sa.update(known_tables).where(*_same(former)).values(table_name=table)
@@ -225,11 +227,6 @@ class KnownTables(db.Part):
     def _all(self, *where: sa.ColumnElement[bool]) -> list[KnownTable]:
         order = (known_tables.c.table_name, known_tables.c.table_uuid)
         return list(db.records(self.engine, KnownTable, *where, order_by=order))
-
-
-def _former(seen: Seen, lost: Iterable[KnownTable]) -> KnownTable | None:
-    """Return the table that has a new name now: of those whose names are gone, the one that it continues."""
-    return max((each for each in lost if seen.follows(each)), key=seen.follows, default=None)
 
 
 def _uuid(table_uuid: str) -> sa.ColumnElement[bool]:

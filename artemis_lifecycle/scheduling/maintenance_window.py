@@ -126,7 +126,8 @@ def due_step(now: datetime, window: MaintenanceWindow, progress: Progress, steps
     if progress.under_way is not None:
         return Verdict(None, f"{progress.under_way} is under way")
     waiting = []
-    for step in (_to_expire(progress), _to_clean(progress, steps)):
+    to_expire = progress.plan_needs if progress.planned else Step.PLAN
+    for step in (to_expire, _to_clean(progress, steps)):
         if step is None:
             continue
         verdict = _asked(step, now, window, progress) if step in steps else Verdict(None, f"{step} is switched off")
@@ -134,10 +135,6 @@ def due_step(now: datetime, window: MaintenanceWindow, progress: Progress, steps
             return verdict
         waiting.append(verdict.why)
     return Verdict(None, "; ".join(waiting) or "every step of this window is done")
-
-
-def _to_expire(progress: Progress) -> Step | None:
-    return progress.plan_needs if progress.planned else Step.PLAN
 
 
 def _to_clean(progress: Progress, steps: frozenset[Step]) -> Step | None:

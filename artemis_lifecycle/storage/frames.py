@@ -122,11 +122,6 @@ def rows_digest(table: pa.Table) -> str:
     return digest.hexdigest()
 
 
-def _repeated(schema: pa.Schema) -> list[str]:
-    """Return the columns for which dictionary encoding pays off. Paths do not repeat."""
-    return [name for name in schema.names if name != "path"]
-
-
 def _seal(folder: str, schema: pa.Schema, parts: Sequence[dict[str, Any]], stores: Stores) -> SealedFrame:
     spark_types = {kind: name for name, kind in _TYPES.items()} | {pa.large_string(): "string"}
     columns = ",".join(f"{field.name}:{spark_types[field.type]}" for field in schema)
@@ -268,7 +263,8 @@ class _PartWriter:
         groups = _gathered(filled, _GROUP_ROWS, pa.Table.from_batches)
         for first in groups:
             buffer, rows = io.BytesIO(), 0
-            options = {"compression": "zstd", "use_dictionary": _repeated(first.schema)}
+            # Paths do not repeat.
+            options = {"compression": "zstd", "use_dictionary": [name for name in first.schema.names if name != "path"]}
             with pq.ParquetWriter(buffer, first.schema, **options) as writer:
                 for group in chain((first,), groups):
                     writer.write_table(group)

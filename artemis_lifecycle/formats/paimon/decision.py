@@ -45,7 +45,8 @@ def decide_expiration(
         (),
         latest if ids else None,
     )
-    every = [*_consumers(branch, latest), *(_onwards(hold) for hold in holds)] if ids else []
+    onwards = (replace(hold, kind="consumer") if hold.snapshot_ids else hold for hold in holds)
+    every = [*_consumers(branch, latest), *onwards] if ids else []
     if not options.consumers_hold:
         every = [hold for hold in every if not hold.hold_id.startswith(_CONSUMER)]
     rule = decide(view, options.settings, now_ms, holds=every)
@@ -102,10 +103,6 @@ def _consumers(branch: Branch, latest: int) -> list[HoldView]:
         for name, following in branch.consumers.items()
         if following <= latest
     ]
-
-
-def _onwards(hold: HoldView) -> HoldView:
-    return replace(hold, kind="consumer") if hold.snapshot_ids else hold
 
 
 def _changelogs_until(
