@@ -68,17 +68,8 @@ class ConfigError(BadInput):
     `problems` has each of them, where the file was read.
     """
 
-    def __init__(
-        self,
-        what: str,
-        *,
-        table: str | None = None,
-        path: str | None = None,
-        untouched: str | None = "everything",
-        hint: str | None = None,
-        problems: Sequence[str] = (),
-    ) -> None:
-        super().__init__(what, table=table, path=path, untouched=untouched, hint=hint)
+    def __init__(self, what: str, *, problems: Sequence[str] = (), **parts: str | None) -> None:
+        super().__init__(what, **parts)
         self.problems = tuple(problems)
 
 

@@ -197,7 +197,8 @@ class Leases(db.Part):
         LeaseTaken at once if another worker holds the lease. One that lapsed, or whose processes have ended, is taken
         over. At the end, only this token is released.
         """
-        record = self._acquire(table_uuid, table or table_uuid, step, owner, run_id, ttl, process)
+        of = {"step": step, "owner": owner, "run_id": run_id, "process": process}
+        record = self._acquire(ttl, table_uuid, table or table_uuid, **of)
         lease = Lease(self.engine, record, ttl)
         lease._start()
         try:
@@ -239,16 +240,7 @@ class Leases(db.Part):
         )
         return [str(run_id) for run_id in db.scalars(self.engine, query)]
 
-    def _acquire(
-        self,
-        table_uuid: str,
-        table: str,
-        step: str,
-        owner: str,
-        run_id: str | None,
-        ttl: timedelta,
-        process: str | None,
-    ) -> LeaseRecord:
+    def _acquire(self, ttl: timedelta, table_uuid: str, table: str, **of: str | None) -> LeaseRecord:
         with around("leases.acquire"), self.engine.begin() as connection:
             # Held only for this short transaction: a live lease is refused, never waited for.
             lock_row(connection, f"lease:{table_uuid}")
@@ -290,12 +282,9 @@ class Leases(db.Part):
                 token=token,
                 table_uuid=table_uuid,
                 table=table,
-                step=step,
-                owner=owner,
-                run_id=run_id,
-                process=process,
                 lock_version=LOCK_VERSION,
                 expires_at=sa.func.clock_timestamp() + ttl,
+                **of,
             )
 
 
