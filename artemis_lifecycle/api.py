@@ -461,17 +461,8 @@ class Lifecycle:
         try:
             return self.delete_files(plan)
         except GraceNotOver:
-            return DeletionReport(
-                job_id=plan.plan_id,
-                table=table,
-                deleted=0,
-                already_absent=0,
-                kept=0,
-                failed=0,
-                bytes=0,
-                pending=plan.summary.files,
-                pending_until=done.due_at,
-            )
+            left = plan.summary.files
+            return DeletionReport(plan.plan_id, table, pending=left, pending_until=done.due_at)
 
     approve = _verb("_deletion", Deletion.approve)
     close_plan = _verb("_deletion", Deletion.close_plan)

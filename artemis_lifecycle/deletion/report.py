@@ -53,11 +53,11 @@ class DeletionReport(Shown):
 
     job_id: str
     table: str
-    deleted: int
-    already_absent: int
-    kept: int
-    failed: int
-    bytes: int
+    deleted: int = 0
+    already_absent: int = 0
+    kept: int = 0
+    failed: int = 0
+    bytes: int = 0
     pending: int = 0
     pending_until: datetime | None = None
     paused: str | None = None
@@ -96,11 +96,6 @@ class DeletionReport(Shown):
         return cls(
             job_id=job.job_id,
             table=job.table,
-            deleted=0,
-            already_absent=0,
-            kept=0,
-            failed=0,
-            bytes=0,
             dry_run=True,
             would_delete=job.files,
             would_delete_bytes=size_in_bytes,

@@ -152,11 +152,9 @@ def dry_run_of(context: DeletionContext, job: DeletionJob) -> DeletionReport:
     return DeletionReport(
         job_id=job.job_id,
         table=job.table,
-        deleted=0,
         already_absent=files["absent"],
         kept=files["kept"],
         failed=files["failed"],
-        bytes=0,
         dry_run=True,
         would_delete=files["would_delete"],
         would_delete_bytes=sizes["would_delete"],

@@ -89,24 +89,15 @@ class ColdTier:
     def hand_off(self, plan: ExpirationPlan | str, *, dry_run: bool = False) -> Handoff:
         plan, record = self.expiration.loaded(plan)
         if record.status not in UNCOMMITTED:
-            archived = record.cold_metadata_location is not None
+            place = record.cold_metadata_location
+            archived, done = place is not None, Handoff(plan.plan_id, plan.table, cold_metadata_location=place)
             if archived and not dry_run and record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING):
                 plan, state = self.steps.resumed(plan)
                 with self.steps.run(state, "handoff") as step:
                     step.counts = {"files_recopied": copy_again(self.resources, plan, record, step)}
-                return Handoff(
-                    plan.plan_id,
-                    plan.table,
-                    cold_metadata_location=record.cold_metadata_location,
-                    repaired_files=step.counts["files_recopied"],
-                )
+                return replace(done, repaired_files=step.counts["files_recopied"])
             if archived or not plan.expired_snapshots:
-                return Handoff(
-                    plan.plan_id,
-                    plan.table,
-                    cold_metadata_location=record.cold_metadata_location,
-                    dry_run=dry_run,
-                )
+                return replace(done, dry_run=dry_run)
             raise PlanStateError(
                 f"Plan {plan.plan_id} is {record.status.replace('_', ' ')}, and was not handed off",
                 table=plan.table,
