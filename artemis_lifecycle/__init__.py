@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 # Columns that come out of a file or from Spark can begin at any address. Arrow's default is a warning for each of them.
 os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "reallocate")
 
-__all__ = [
-    "CommitLineage",
-    "Lifecycle",
-    "LifecycleConfig",
-    "LifecycleError",
-    "LineageRequirements",
-    "validate_lineage",
-]
+__all__ = ["CommitLineage", "Lifecycle", "LifecycleConfig", "LifecycleError", "LineageRequirements", "validate_lineage"]
 
 _HOMES = {
     "CommitLineage": "artemis_lifecycle.contracts",

@@ -23,11 +23,7 @@ LocationOption = Annotated[str | None, typer.Option(help="A folder inside the ta
 
 
 @command(app, "listing {table}", "Listing of {table}", name="list-objects")
-def list_objects(
-    lifecycle: Lifecycle,
-    table: str,
-    location: LocationOption = None,
-) -> object:
+def list_objects(lifecycle: Lifecycle, table: str, location: LocationOption = None) -> object:
     """List the files below the table's locations, and seal the listing."""
     return lifecycle.list_objects(table, location)
 

@@ -86,8 +86,7 @@ def query(
     ],
     table: Annotated[str | None, typer.Option(help="The table of a TAG statement without one.")] = None,
     as_of: Annotated[
-        datetime | None,
-        instant_option("--as-of", help="An instant, for tables without a FOR clause."),
+        datetime | None, instant_option("--as-of", help="An instant, for tables without a FOR clause.")
     ] = None,
     reason: Annotated[str, typer.Option(*WHY, help="Recorded with a tag.")] = "",
     owner: Annotated[str | None, typer.Option(*WHO, help="Who is responsible for a tag; default: you.")] = None,
@@ -227,11 +226,7 @@ def ingested(
 
 @command(audit, "reading the lineage ledger")
 def downstream(
-    lifecycle: Lifecycle,
-    table: str,
-    snapshot_id: int,
-    states: StatesOption = True,
-    plot: GraphOption = None,
+    lifecycle: Lifecycle, table: str, snapshot_id: int, states: StatesOption = True, plot: GraphOption = None
 ) -> Iterator[object]:
     """Show every snapshot that read this one, in any table, directly or through others: its blast radius."""
     return _show_lineage(lifecycle.downstream(table, snapshot_id, states=states), plot)
@@ -239,11 +234,7 @@ def downstream(
 
 @command(audit, "reading the lineage ledger")
 def upstream(
-    lifecycle: Lifecycle,
-    table: str,
-    snapshot_id: int,
-    states: StatesOption = False,
-    plot: GraphOption = None,
+    lifecycle: Lifecycle, table: str, snapshot_id: int, states: StatesOption = False, plot: GraphOption = None
 ) -> Iterator[object]:
     """Show every snapshot that this one read, in any table, directly or through others."""
     return _show_lineage(lifecycle.upstream(table, snapshot_id, states=states), plot)

@@ -12,17 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from artemis_lifecycle.cold_tier.ledger import (
-    COPIED,
-    COPIES,
-    FAILED,
-    LATE,
-    LOST,
-    PRESENT,
-    REWRITTEN,
-    TAKEN,
-    CopiedFile,
-)
+from artemis_lifecycle.cold_tier.ledger import COPIED, COPIES, FAILED, LATE, LOST, PRESENT, REWRITTEN, TAKEN, CopiedFile
 from artemis_lifecycle.cold_tier.paths import Placing, Undecidable
 from artemis_lifecycle.cold_tier.rewriting import (
     RewrittenDelete,

@@ -391,11 +391,7 @@ def _files_of(context: DeepArchiveContext, move: MoveRecord) -> pa.Table:
 
 
 def _moved(
-    context: DeepArchiveContext,
-    protection: _Readers,
-    move: MoveRecord,
-    files: pa.Table,
-    holds: Sequence[HoldView],
+    context: DeepArchiveContext, protection: _Readers, move: MoveRecord, files: pa.Table, holds: Sequence[HoldView]
 ) -> tuple[int, list[tuple[str, str]]]:
     """Return how many files are in the archive, and (path, error) of the others."""
     moved, failures = 0, []
@@ -566,9 +562,7 @@ def progress(spark: Spark, cold_stores: Stores, records: Stores, folder: str) ->
     rows = _run(spark, cold_stores, records, folder, _state, "readable boolean, until timestamp")
     ends = [until for _, until in rows if until is not None]
     return ThawedFiles(
-        files=len(rows),
-        readable=sum(readable for readable, _ in rows),
-        readable_until=min(ends, default=None),
+        files=len(rows), readable=sum(readable for readable, _ in rows), readable_until=min(ends, default=None)
     )
 
 

@@ -331,11 +331,7 @@ def _two_lines(plan: HandoffInput, newest: ColdEntry, since: str = "") -> Handof
 
 
 def _without_moved_refs(
-    entries: ColdEntries,
-    identity: ColdIdentity,
-    newest: ColdEntry,
-    tags: Sequence[Meaning],
-    changed: Collection[str],
+    entries: ColdEntries, identity: ColdIdentity, newest: ColdEntry, tags: Sequence[Meaning], changed: Collection[str]
 ) -> Iterator[_Change]:
     """Yield changes of closed tables whose tags have moved since the last handoff. Reads the tables only if a tag has
     moved."""

@@ -377,10 +377,7 @@ def find_needed(
             yield problems
             return
         candidates = runner.concat(
-            files,
-            _statistics(demand),
-            manifests.map(_manifests_to_copy, FILES),
-            lists.map(_lists_to_copy, FILES),
+            files, _statistics(demand), manifests.map(_manifests_to_copy, FILES), lists.map(_lists_to_copy, FILES)
         )
         needed = keep(runner.match(candidates, known, "destination", partial(_needed, find_reused), SEALED))
         reused = needed.between("role", REUSED, REUSED).table() if demand.origin is None else pa.table({})

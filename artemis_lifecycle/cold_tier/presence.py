@@ -281,11 +281,7 @@ class Repaired:
 
 
 def repair(
-    copies: ColdCopies,
-    live_stores: Stores,
-    lost: Sequence[RecordedCopy],
-    *,
-    check: Callable[[], None] = lambda: None,
+    copies: ColdCopies, live_stores: Stores, lost: Sequence[RecordedCopy], *, check: Callable[[], None] = lambda: None
 ) -> list[Repaired]:
     """Copy each lost file from live again and read it back. Return one result per file, in the order of the phases.
     Repaired copies are recorded in the ledger. `check` is called between pieces."""

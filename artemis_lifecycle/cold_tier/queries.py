@@ -25,15 +25,7 @@ if TYPE_CHECKING:
 
 TAG_FORM = "TAG SNAPSHOT <id> [OF <namespace.table>] AS '<name>' WITH RETENTION FOREVER | <n> DAYS"
 
-_UNITS = {
-    "MILLISECOND": "ms",
-    "SECOND": "s",
-    "MINUTE": "m",
-    "HOUR": "h",
-    "DAY": "d",
-    "WEEK": "w",
-    "YEAR": "y",
-}
+_UNITS = {"MILLISECOND": "ms", "SECOND": "s", "MINUTE": "m", "HOUR": "h", "DAY": "d", "WEEK": "w", "YEAR": "y"}
 
 # Keywords that begin a read-only statement.
 _READS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE")

@@ -68,13 +68,7 @@ def begin(context: RestoreContext, request: RestoreRequest, live: TableMetadata)
     location = f"{live.location.rstrip('/')}/{'data/' if context.managed else ''}{RESTORED}"
     while True:
         record = restores.begin(
-            request.table_uuid,
-            request.table,
-            request.snapshot_id,
-            request.branch,
-            location,
-            request.who,
-            request.why,
+            request.table_uuid, request.table, request.snapshot_id, request.branch, location, request.who, request.why
         )
         since = _protect(context, record)
         if record.protected_since is None:

@@ -489,9 +489,7 @@ def _without(demand: Demand, problems: Sequence[Problem]) -> Demand:
 
 def _further(progress: TransferProgress, batch: Batch) -> TransferProgress:
     return replace(
-        progress,
-        done_files=progress.done_files + batch.files,
-        done_bytes=progress.done_bytes + batch.size_in_bytes,
+        progress, done_files=progress.done_files + batch.files, done_bytes=progress.done_bytes + batch.size_in_bytes
     )
 
 

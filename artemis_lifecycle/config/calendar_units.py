@@ -11,13 +11,7 @@ Unit = Literal["hour", "day", "week", "month", "year"]
 Every = Literal["hourly", "daily", "weekly", "monthly", "yearly"]
 """A unit as lifecycle.yaml names it."""
 
-UNITS: Mapping[Every, Unit] = {
-    "hourly": "hour",
-    "daily": "day",
-    "weekly": "week",
-    "monthly": "month",
-    "yearly": "year",
-}
+UNITS: Mapping[Every, Unit] = {"hourly": "hour", "daily": "day", "weekly": "week", "monthly": "month", "yearly": "year"}
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS

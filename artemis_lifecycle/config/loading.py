@@ -25,11 +25,7 @@ _Place = tuple[int | str, ...]
 """The keys that lead to a value, outermost first, as pydantic reports them."""
 
 ENVIRONMENT: dict[str, tuple[tuple[str, ...], ...]] = {
-    "ARTEMIS_POSTGRES_URI": (
-        ("catalogs", "live", "uri"),
-        ("catalogs", "cold", "uri"),
-        ("operations", "uri"),
-    ),
+    "ARTEMIS_POSTGRES_URI": (("catalogs", "live", "uri"), ("catalogs", "cold", "uri"), ("operations", "uri")),
     "ARTEMIS_LIVE_URI": (("catalogs", "live", "uri"),),
     "ARTEMIS_COLD_URI": (("catalogs", "cold", "uri"),),
     "ARTEMIS_OPERATIONS_URI": (("operations", "uri"),),

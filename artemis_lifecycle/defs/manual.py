@@ -232,10 +232,7 @@ DECISIONS = (
         "approve",
         {
             **_PLAN,
-            "what": (
-                Approval,
-                Field(description=". ".join(f"{what}: it {may}" for what, may in _MAY.items()) + "."),
-            ),
+            "what": (Approval, Field(description=". ".join(f"{what}: it {may}" for what, may in _MAY.items()) + ".")),
         },
         "Let a plan or scan that waits for approval pass one guard. The sensor then continues with it.",
         _approved,

@@ -8,14 +8,7 @@ from artemis_lifecycle.audit.ledger import LINEAGE_LEDGER
 from artemis_lifecycle.catalogs.identifier import CatalogEntry
 from artemis_lifecycle.cli.output import grid, readable
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.common import (
-    RETRIES,
-    Materialized,
-    as_dagster_failure,
-    data_version,
-    opened,
-    walk_asset,
-)
+from artemis_lifecycle.defs.common import RETRIES, Materialized, as_dagster_failure, data_version, opened, walk_asset
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.defs.tags import ASSET_TAG, DATA_VERSION_TAG, tables
 from artemis_lifecycle.escaping import partition_key, terminal

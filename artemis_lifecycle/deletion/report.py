@@ -104,12 +104,7 @@ class DeletionReport(Shown):
 
 
 def report_of(
-    spark: Spark,
-    stores: Stores,
-    operations: Operations,
-    job: DeletionJob,
-    root: str,
-    paused: str | None = None,
+    spark: Spark, stores: Stores, operations: Operations, job: DeletionJob, root: str, paused: str | None = None
 ) -> DeletionReport:
     """Return the report of a job from the journal. If the job never began, all its files are pending."""
     quarantine = operations.quarantines.find(job.job_id)

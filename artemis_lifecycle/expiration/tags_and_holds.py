@@ -15,14 +15,7 @@ from artemis_lifecycle.errors import NoSuchSnapshot
 from artemis_lifecycle.metadata.types import FOREVER_MS, MAIN_BRANCH, Ref, TableMetadata
 from artemis_lifecycle.operations.cold_tier import ThawRecord
 from artemis_lifecycle.operations.holds import NOT_MADE, REPLACED, Hold, TagRecord
-from artemis_lifecycle.retention.rules import (
-    HoldView,
-    RetentionSettings,
-    TagView,
-    newest_of_each,
-    ref_ends,
-    view_of,
-)
+from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, newest_of_each, ref_ends, view_of
 from artemis_lifecycle.retention.views import HistoryView
 from artemis_lifecycle.storage.instants import if_in_calendar, milliseconds
 from artemis_lifecycle.tabular import Shown, frame_of

@@ -18,14 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.format_versions import (
-    ENTRY_FIELDS,
-    FILE_FIELDS,
-    all_resolved,
-    is_draft,
-    require_known,
-    resolved,
-)
+from artemis_lifecycle.format_versions import ENTRY_FIELDS, FILE_FIELDS, all_resolved, is_draft, require_known, resolved
 from artemis_lifecycle.metadata.avro.container import (
     Container,
     field_names,
@@ -248,12 +241,7 @@ def _live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
         paths = scan.texts("file_path", live)
     except pa.ArrowInvalid as error:
         raise unreadable("A path of the manifest is not text", path) from error
-    return LiveFiles(
-        paths,
-        scan.longs["file_size_in_bytes"][live],
-        kinds,
-        counts,
-    )
+    return LiveFiles(paths, scan.longs["file_size_in_bytes"][live], kinds, counts)
 
 
 def live_sort_orders(stores: Stores, entry: ManifestListEntry) -> frozenset[int]:
@@ -462,14 +450,7 @@ class DataFile:
     referenced_data_file: str | None = None
 
 
-_BY_COLUMN = (
-    "column_sizes",
-    "value_counts",
-    "null_value_counts",
-    "nan_value_counts",
-    "lower_bounds",
-    "upper_bounds",
-)
+_BY_COLUMN = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
 
 
 def read_manifest(stores: Stores, entry: ManifestListEntry) -> tuple[DataFile, ...]:

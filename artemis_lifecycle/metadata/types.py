@@ -60,10 +60,7 @@ CONTENT_KINDS: Final[frozenset[str]] = frozenset({DATA, POSITION_DELETES, EQUALI
 """The kinds in manifest entries."""
 
 
-NAMED_BY_SNAPSHOT: Final[Mapping[str, Kind]] = {
-    "statistics": STATISTICS,
-    "partition-statistics": PARTITION_STATISTICS,
-}
+NAMED_BY_SNAPSHOT: Final[Mapping[str, Kind]] = {"statistics": STATISTICS, "partition-statistics": PARTITION_STATISTICS}
 """Files that the table's metadata has for a snapshot in addition to its manifest list: the field's name, and their
 kind."""
 

@@ -23,13 +23,7 @@ from artemis_lifecycle.metadata.values import table_schema
 from artemis_lifecycle.planning.advice import Advice, Found, Targets, advice
 from artemis_lifecycle.planning.deletes import DELETE_PATH, DeleteFile, DeleteIndex, equality_ids
 from artemis_lifecycle.planning.predicates import parse_predicate, text_of
-from artemis_lifecycle.planning.pruning import (
-    Entries,
-    Filter,
-    Selected,
-    manifest_matches,
-    matching_entries,
-)
+from artemis_lifecycle.planning.pruning import Entries, Filter, Selected, manifest_matches, matching_entries
 from artemis_lifecycle.planning.row_groups import Pass, read_row_groups
 from artemis_lifecycle.spark.runner import Runner, Spark
 from artemis_lifecycle.storage.stores import Stores

@@ -486,10 +486,7 @@ class Protection:
         return ProtectedFiles(tuple(known), self._places(), twins, ages)
 
     def protect(
-        self,
-        locations: Iterable[str],
-        attempts: Iterable[TableMetadata] = (),
-        strangers: Iterable[TableMetadata] = (),
+        self, locations: Iterable[str], attempts: Iterable[TableMetadata] = (), strangers: Iterable[TableMetadata] = ()
     ) -> None:
         """Also keep everything in these locations, which contain tables that no known catalog has, and everything that
         these metadata files reach: attempts may be the next commit, or a lost one; strangers are other tables' newest.

@@ -96,12 +96,7 @@ class TableState:
     """What a table reaches. `other_names` returns the hashes of the other names that new files have on this machine."""
 
     def __init__(
-        self,
-        context: DeletionContext,
-        deletion: Deletion,
-        table: str,
-        table_uuid: str,
-        current: Callable[[], Pointer],
+        self, context: DeletionContext, deletion: Deletion, table: str, table_uuid: str, current: Callable[[], Pointer]
     ) -> None:
         self._context = context
         self._deletion = deletion

@@ -23,17 +23,7 @@ from artemis_lifecycle.errors import EnvironmentMissing
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PACKAGES = (
-    "artemis_lifecycle",
-    "numpy",
-    "pandas",
-    "pyarrow",
-    "numba",
-    "xxhash",
-    "isal",
-    "fastavro",
-    "boto3",
-)
+PACKAGES = ("artemis_lifecycle", "numpy", "pandas", "pyarrow", "numba", "xxhash", "isal", "fastavro", "boto3")
 """The packages that tasks import."""
 
 _SECONDS = 60.0

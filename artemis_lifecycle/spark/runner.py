@@ -63,10 +63,7 @@ class Cost:
     def parts(self, most: Cost) -> int:
         """Return the number of parts, at least one, of at most `most` each."""
         return max(
-            1,
-            -(-self.files // most.files),
-            -(-self.rows // most.rows),
-            -(-self.size_in_bytes // most.size_in_bytes),
+            1, -(-self.files // most.files), -(-self.rows // most.rows), -(-self.size_in_bytes // most.size_in_bytes)
         )
 
 

@@ -94,10 +94,7 @@ _OWN_JAR = "aws.jar of the installed package's spark/java (in a clone: artemis-a
 _log = escaping.logger(__name__)
 
 _LOG4J = Path(__file__).with_name("log4j2.properties").as_uri()
-_CLASSES = {
-    "org.apache.iceberg.spark.SparkCatalog": ICEBERG,
-    "org.postgresql.Driver": POSTGRES,
-}
+_CLASSES = {"org.apache.iceberg.spark.SparkCatalog": ICEBERG, "org.postgresql.Driver": POSTGRES}
 
 
 def session_conf(

@@ -77,10 +77,7 @@ def _after_comment(sql: str, start: int) -> int:
 
 def _unclosed(sql: str, at: int, what: str) -> BadInput:
     line, column = sql.count("\n", 0, at) + 1, at - (sql.rfind("\n", 0, at) + 1) + 1
-    return BadInput(
-        f"The {what} that begins at line {line}, column {column} does not end",
-        hint=f"close the {what}",
-    )
+    return BadInput(f"The {what} that begins at line {line}, column {column} does not end", hint=f"close the {what}")
 
 
 def value_of(token: Token) -> str:
@@ -98,8 +95,7 @@ def value_of(token: Token) -> str:
             character = next(rest)
             if character not in ("'", '"', "\\"):
                 raise BadInput(
-                    f"{text} has an escape that a name cannot have: \\{character}",
-                    hint="write the character itself",
+                    f"{text} has an escape that a name cannot have: \\{character}", hint="write the character itself"
                 )
         elif character == quote:
             next(rest)  # doubled, or the lexer would have ended the string here

@@ -180,10 +180,7 @@ def frame_of(spark: Spark, folder: str, stores: Stores) -> DataFrame:
 
 
 def map_parts(
-    folder: str,
-    stores: Stores,
-    work: Callable[[Iterator[pa.RecordBatch]], T],
-    columns: Sequence[str],
+    folder: str, stores: Stores, work: Callable[[Iterator[pa.RecordBatch]], T], columns: Sequence[str]
 ) -> Iterator[T]:
     """Call `work` with the rows of each part (batches of these columns) in threads of this process. Yield the results
     in the order of the parts. Raises what `read_frame` raises."""

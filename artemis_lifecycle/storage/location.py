@@ -91,8 +91,7 @@ class LocationRules:
         for name in [*authorities, *authorities.values()]:
             if "/" in name:
                 raise ConfigError(
-                    f"{name!r} is not an authority of a path: it has a slash",
-                    hint="see orphans.equal_authorities",
+                    f"{name!r} is not an authority of a path: it has a slash", hint="see orphans.equal_authorities"
                 )
         object.__setattr__(self, "equal_schemes", schemes)
         object.__setattr__(self, "equal_authorities", authorities)

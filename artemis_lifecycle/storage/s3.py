@@ -59,15 +59,7 @@ from artemis_lifecycle.storage.pace import TimeIsOver, pace_of
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stems import Stems
 from artemis_lifecycle.storage.threads import threaded
-from artemis_lifecycle.storage.types import (
-    ARCHIVE_CLASSES,
-    NOT_TRIED,
-    ArchiveState,
-    Heads,
-    Span,
-    Spans,
-    StoredFile,
-)
+from artemis_lifecycle.storage.types import ARCHIVE_CLASSES, NOT_TRIED, ArchiveState, Heads, Span, Spans, StoredFile
 
 _PAGE = 1000
 _PAGE_PAYS_FROM = 12

@@ -101,8 +101,7 @@ class StoreSettings:
             )
         if self.multipart_bytes < 5 * MIB:
             raise ConfigError(
-                "multipart_bytes is less than 5 MiB, the minimum part size of S3",
-                hint="set at least 5 MiB",
+                "multipart_bytes is less than 5 MiB, the minimum part size of S3", hint="set at least 5 MiB"
             )
         for name in ("attempts", "copy_attempts", "s3_connections"):
             if getattr(self, name) < 1:
@@ -192,8 +191,5 @@ class _Properties:
         if value is None:
             return None
         if value.strip().lower() not in ("true", "false"):
-            raise ConfigError(
-                f"The catalog property {key} is neither true nor false",
-                hint="write true or false",
-            )
+            raise ConfigError(f"The catalog property {key} is neither true nor false", hint="write true or false")
         return value.strip().lower() == "true"

@@ -185,13 +185,7 @@ def table_costs(
         asked = {"put": cold.deep_files, "thaw": cold.thawed_files}
         tiers.append(
             _tier(
-                "deep-archive",
-                classes.deep,
-                len(cold.deep_snapshots),
-                cold.deep_files,
-                cold.deep_bytes,
-                prices,
-                asked,
+                "deep-archive", classes.deep, len(cold.deep_snapshots), cold.deep_files, cold.deep_bytes, prices, asked
             )
         )
         for (name, snapshot_id), rest in zip(named.items(), without, strict=True):
@@ -230,11 +224,7 @@ FEWEST_COMMITS = 12
 """Fewer commits make thirds of less than four, whose medians say little."""
 
 _STEEP = 0.5
-_PARTS = {
-    "metadata_bytes": "metadata.json",
-    "manifest_list_bytes": "manifest list",
-    "manifest_bytes": "new manifests",
-}
+_PARTS = {"metadata_bytes": "metadata.json", "manifest_list_bytes": "manifest list", "manifest_bytes": "new manifests"}
 _COLORS = ("#34495e", "#e67e22", "#3498db")
 
 
@@ -362,11 +352,7 @@ class CommitCosts(Shown):
         for (field, named), color in zip(_PARTS.items(), _COLORS, strict=True):
             sizes = [getattr(row, field) for row in snapshots]
             over_time.plot(
-                times,
-                [math.nan if size is None else size / unit for size in sizes],
-                ".",
-                label=named,
-                color=color,
+                times, [math.nan if size is None else size / unit for size in sizes], ".", label=named, color=color
             )
         changed = over_time.twinx()
         changed.plot(times, [row.files_changed for row in snapshots], color="#b2babb", linewidth=1)

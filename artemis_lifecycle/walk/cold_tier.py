@@ -157,10 +157,7 @@ class ColdTier:
                         plan.table, plan.table_uuid, plan.plan_id, worker, location, operation="handoff"
                     )
                 self.resources.operations.plans.mark(
-                    plan.plan_id,
-                    UNCOMMITTED,
-                    PlanStatus.HANDED_OFF,
-                    cold_metadata_location=done.cold_metadata_location,
+                    plan.plan_id, UNCOMMITTED, PlanStatus.HANDED_OFF, cold_metadata_location=done.cold_metadata_location
                 )
                 if done.verified_files or done.archived:
                     text = f"{done.verified_files:,} copies were read back and compared by their handoff."
@@ -354,13 +351,7 @@ class ColdTier:
             context = self._deep_context(table, live, step.check)
             if not policy.enabled or policy.then == "keep":
                 return DeepArchived(table, archive.storage_class, cutoff=instant - policy.retain, dry_run=dry_run)
-            done = move_to_archive(
-                context,
-                policy.retain,
-                instant,
-                archive.storage_class,
-                dry_run=dry_run,
-            )
+            done = move_to_archive(context, policy.retain, instant, archive.storage_class, dry_run=dry_run)
             step.state = "pending" if done.failed_files else "done"
             step.counts = {"files_moved": done.moved_files, "bytes": done.due_bytes, "failed": done.failed_files}
         return done

@@ -522,10 +522,7 @@ class Expiration:
         arguments."""
         policy, made = retention_settings(self.resources, plan.table), plan.settings
         policy = replace(
-            policy,
-            older_than_ms=made.older_than_ms,
-            retain_last=made.retain_last,
-            explicit_ids=made.explicit_ids,
+            policy, older_than_ms=made.older_than_ms, retain_last=made.retain_last, explicit_ids=made.explicit_ids
         )
         return *holds_and_tags(self.resources, plan.table_uuid), policy
 

@@ -257,10 +257,7 @@ class LiveSets:
         known = self.resources.operations.live_sets.locations(live_set.catalog)
         has_table = {each.table_uuid for each in live}
         found: list[BaseLocation] = unused_locations(
-            [each for each in known if each.table_uuid in has_table],
-            used,
-            live_set.created_at,
-            rules,
+            [each for each in known if each.table_uuid in has_table], used, live_set.created_at, rules
         )
         keep = {each.table: self._keep(each.table) for each in found}
         return [

@@ -70,10 +70,7 @@ def changelog_of(snapshot: Document) -> Document:
 
 
 def expired_tags(
-    branch: Branch,
-    local_now: datetime,
-    older_than: datetime | None,
-    modified: Callable[[Document], datetime | None],
+    branch: Branch, local_now: datetime, older_than: datetime | None, modified: Callable[[Document], datetime | None]
 ) -> tuple[Document, ...]:
     """Return the tags that go: their retention is over, or they were made before `older_than`.
 

@@ -224,13 +224,7 @@ class PaimonProcedures:
         latest = branch.snapshots[-1] if branch.snapshots else target
         tags = tuple(sorted(each.name for each in later if each.role == "tag" and each.name is not None))
         return Rollback(
-            table,
-            latest.snapshot_id,
-            target.snapshot_id,
-            numbers("snapshot"),
-            tags,
-            numbers("changelog"),
-            dry_run,
+            table, latest.snapshot_id, target.snapshot_id, numbers("snapshot"), tags, numbers("changelog"), dry_run
         )
 
     def remove_orphan_files(

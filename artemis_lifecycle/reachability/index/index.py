@@ -69,8 +69,7 @@ def _client(address: str) -> tuple[Any, type[Exception]]:
         client = redis.Redis.from_url(address, socket_timeout=_TIMEOUT_SECONDS, socket_connect_timeout=_TIMEOUT_SECONDS)
     except ValueError as error:
         raise ConfigError(
-            f"reachability.cache is not a valid Redis address: {error}",
-            hint="use redis://host:6379/0",
+            f"reachability.cache is not a valid Redis address: {error}", hint="use redis://host:6379/0"
         ) from error
     return client, redis.RedisError
 
@@ -131,12 +130,7 @@ class ManifestIndex:
     ) -> ManifestIndex:
         """Return the index of the table with that uuid below `root`. Without `files`, `stores` also access the
         index."""
-        identity = {
-            "format": FORMAT,
-            "table_uuid": table_uuid,
-            "hash": HASH_NAME,
-            "locations": rules.fingerprint(),
-        }
+        identity = {"format": FORMAT, "table_uuid": table_uuid, "hash": HASH_NAME, "locations": rules.fingerprint()}
         return cls(stores, files or stores, f"{root.rstrip('/')}/{table_uuid}", rules, settings, identity)
 
     def shared_by(self, tasks: int) -> ManifestIndex:

@@ -20,13 +20,7 @@ from artemis_lifecycle.metadata.manifests import ENTRY_KINDS
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.index.array_file import DamagedIndex, Section, checked
 from artemis_lifecycle.reachability.index.index import ManifestIndex
-from artemis_lifecycle.reachability.index.segments import (
-    Rows,
-    Segment,
-    checksum_of,
-    read_block,
-    read_manifest,
-)
+from artemis_lifecycle.reachability.index.segments import Rows, Segment, checksum_of, read_block, read_manifest
 from artemis_lifecycle.reachability.index.state import IndexState
 from artemis_lifecycle.storage.location import normalize
 

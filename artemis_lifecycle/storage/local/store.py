@@ -51,9 +51,7 @@ def local_path(path: str) -> str:
     if location.startswith("file:///") and _is_name(location):
         return location[len("file://") :]
     raise StorageError(
-        "This is not an absolute path on this machine",
-        path=path,
-        hint="use /folder/file or file:///folder/file",
+        "This is not an absolute path on this machine", path=path, hint="use /folder/file or file:///folder/file"
     )
 
 
@@ -108,10 +106,7 @@ def stored(path: str, status: os.stat_result) -> StoredFile:
 def fail(what: str, path: str, error: OSError) -> NoReturn:
     reason = error.strerror or str(error)
     raise StorageError(
-        f"{what}: {reason}",
-        path=path,
-        untouched="the existing files",
-        hint="fix access to that path, then rerun",
+        f"{what}: {reason}", path=path, untouched="the existing files", hint="fix access to that path, then rerun"
     ) from error
 
 
@@ -300,10 +295,7 @@ def _until(where: str) -> Path:
 
 def archived_error(path: str, what: str) -> StorageError:
     return StorageError(
-        f"The file is in the archive, so {what}",
-        path=path,
-        untouched="the file",
-        hint="thaw it with artemis thaw",
+        f"The file is in the archive, so {what}", path=path, untouched="the file", hint="thaw it with artemis thaw"
     )
 
 
