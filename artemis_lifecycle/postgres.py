@@ -1,5 +1,4 @@
-"""The one way to a Postgres: every engine of the product, with a limit on how long it waits. Belongs here: connecting
-and waiting. Does not belong here: what is asked, and what an error means (`operations.database`).
+"""The one way to a Postgres: every engine of the product, with a limit on how long it waits.
 
 A server that answers ends a long statement by itself (`statement_timeout`). One that hangs (stopped, or behind a broken
 network) accepts connections and answers nothing, and libpq waits for ever. So a thread ends the socket of a statement

@@ -1,5 +1,4 @@
-"""Copying: each file is copied or rewritten, read back and compared. Belongs here: processing one file. Does not belong
-here: which files, in which order, and what a failure means for the plan."""
+"""Copying: each file is copied or rewritten, read back and compared."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The end of a cold snapshot's retention: its files move to an archive class, at the same paths. Belongs here: which
-snapshots are due, which files only they have, and moving those files. Thawing is in `thaw`.
+"""The end of a cold snapshot's retention: its files move to an archive class, at the same paths.
 
 Only data and delete files are moved. Manifests and manifest lists stay readable, so that a snapshot's files can be
 listed before anyone requests, or pays for, a thaw. The cold table's metadata does not change.

@@ -1,5 +1,4 @@
-"""The snapshots that are wanted in the other tier, and the metadata that references their files, as rows. Belongs here:
-reading manifest lists and manifests. Does not belong here: which of the files still need copying (`needed`)."""
+"""The snapshots that are wanted in the other tier, and the metadata that references their files, as rows."""
 
 from __future__ import annotations
 

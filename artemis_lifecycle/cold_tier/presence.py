@@ -1,6 +1,5 @@
 """Which copies must be in the cold tier, and whether they are. The cold store itself is asked, file by file, not a
-record. Belongs here: which live files must have a copy, and which copies are absent. Does not belong here: copying
-again (`repair`), and what an absent copy prevents.
+record.
 
 A copy must exist if the ledger has it, or if the cold table reaches it; losing one of the two changes nothing. Files of
 snapshots that the policy does not archive, or whose loss a person approved, are in neither.

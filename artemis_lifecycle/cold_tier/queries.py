@@ -1,6 +1,5 @@
 """SQL that reads a table's history: `SELECT … FROM db.t FOR TAG 'x'`, and the same at a version or an instant, become
-Spark SQL on the live or the cold catalog. Also the statement that tags a snapshot. Belongs here: parsing the statement.
-Does not belong here: running it, and which tier answers (`reads.py`).
+Spark SQL on the live or the cold catalog. Also the statement that tags a snapshot.
 
 Spark's own parser finds tables and their `AS OF`. Only `FOR TAG`, which Spark does not support, is found by its tokens.
 """

@@ -1,6 +1,5 @@
 """Reads copies in the cold tier again, and compares them with their records: those of a plan or a share of all
-(`verify_copies`), and all in rotation, so that each is read once per configured period (`scrub`). Belongs here: which
-copies are due, reading and comparing them. Does not belong here: repairing one (`repair`).
+(`verify_copies`), and all in rotation, so that each is read once per configured period (`scrub`).
 
 Each copy has a place on the ledger's ring. A run of the rotation reads from the last run's end to the current position,
 one day ahead: a daily run reads its share, and a run after a week's pause reads a week's share.

@@ -1,6 +1,5 @@
 """Transfers snapshots from one tier to the other: found, sealed, copied, verified, recorded by batch. A handoff
-transfers to the cold tier, a restore back. Belongs here: the order of the phases, the meaning of a batch, and how a run
-resumes. Does not belong here: which snapshots, how to copy one file, and what is published in the end.
+transfers to the cold tier, a restore back.
 
 Contents come first; then manifests, which record the contents' new sizes; then manifest lists. A batch is recorded once
 it is completely verified. A later run begins with the first batch that is not recorded.

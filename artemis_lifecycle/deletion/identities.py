@@ -1,5 +1,4 @@
-"""Whether the file at a doomed path is still the doomed file: a path is only where it was. Belongs here: comparing what
-the store says now with what was recorded before. Does not belong here: who needs a file (`protection/`).
+"""Whether the file at a doomed path is still the doomed file: a path is only where it was.
 
 A listing, a handoff and the commit each record what the store said of a file. Without any record, a file that was
 modified since its plan was sealed, or that has another size than its metadata says, is another one.

@@ -1,5 +1,4 @@
-"""Points at which a process may die. Belongs here: their names, and the hook with which a test makes a process die
-there.
+"""Points at which a process may die.
 
 Each durable write (Postgres, the object store, a catalog) is between a `before` and an `after` point. In production
 `reach` does nothing. A test installs a callback, counts the points, raises at each of them in turn, and resumes: the

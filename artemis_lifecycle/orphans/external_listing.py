@@ -1,5 +1,4 @@
 """External listings: an S3 Inventory (`inventory`), Parquet files or a DataFrame, sealed as a listing of this project.
-Belongs here: the requirements on such a listing, which of its rows belong to the table, and removing duplicate paths.
 
 pyarrow reads the files through `Stores`: their rows do not pass through the JVM, and Spark needs no connector for their
 store.

@@ -1,5 +1,4 @@
-"""What maintenance would spare this query, estimated from its plan. Belongs here: the estimates, and the costs of
-requests and bytes that they rest on. Does not belong here: whether the table as a whole needs maintenance (`health`).
+"""What maintenance would spare this query, estimated from its plan.
 
 Each estimate has its counts and bytes, so that a reader with other costs can price them again.
 """

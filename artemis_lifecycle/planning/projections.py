@@ -1,5 +1,5 @@
 """Predicates on columns as predicates on partition fields: pyiceberg's projections, and where Iceberg's Java planner
-projects differently. Belongs here: one comparison and one partition field. Does not belong here: evaluation.
+projects differently.
 
 The differences (Iceberg's ProjectionUtil, Truncate, TruncateUtil):
 

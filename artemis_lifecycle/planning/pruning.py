@@ -1,5 +1,5 @@
 """Passes one and two: manifests by their partition summaries, then their entries by partition values and column
-metrics. Belongs here: applying a predicate to what `metadata/` reads. Does not belong here: deletes, row groups.
+metrics.
 
 Entries of one partition have one answer: what depends on partition values alone, the residual included, is evaluated
 once for each partition.

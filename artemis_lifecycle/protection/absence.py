@@ -1,5 +1,4 @@
-"""Checks that a table is no longer in its catalog under any name. Belongs here: searching for its uuid. Does not belong
-here: whether its retention is over.
+"""Checks that a table is no longer in its catalog under any name.
 
 A table that was renamed or registered again has the same uuid and the same files. Deleting them as a dropped table's
 files would destroy an existing table.

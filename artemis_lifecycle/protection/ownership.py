@@ -1,5 +1,4 @@
-"""Which table owns a file. Belongs here: the current and former locations of a table. Does not belong here: other
-tables (`neighbors.py`)."""
+"""Which table owns a file: the current and former locations of a table."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a table reaches, whatever its format: the questions that protection and the orphan scan ask about files. Belongs
-here: the interface, and its answers from an Iceberg table's manifest index. Does not belong here: other formats, whose
-rooms answer the same questions."""
+"""What a table reaches, whatever its format: the questions that protection and the orphan scan ask about files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Functions that run in other processes of this machine. Belongs here: calling them, and handling the death of a
-process. Does not belong here: which work is large enough for it (`runner.py`).
+"""Functions that run in other processes of this machine.
 
 A C++ library may crash the process on a damaged file. The crash must not end this process with its leases and other
 threads: only the child dies, and the caller gets an error with the file's path (`isolated`). Large work of a local

@@ -1,5 +1,4 @@
-"""Parquet files within the limits of `bounded`. Belongs here: checking a file's claimed sizes before Arrow allocates
-memory for them. Does not belong here: what the columns mean, or ORC files (`orc.py`).
+"""Parquet files within the limits of `bounded`.
 
 Arrow trusts a page's header and a dictionary's count, whatever the footer says, and allocates the claimed sizes. So
 this module reads a row group completely in its stored form, counts its pages, and decodes its rows in small batches. A

@@ -1,5 +1,4 @@
-"""Sealed frames: rows stored once, completely or not at all, on any store. Belongs here: writing, reading, and content
-digests of rows. Does not belong here: what the rows mean.
+"""Sealed frames: rows stored once, completely or not at all, on any store.
 
 A frame is a folder of Parquet parts and `_sealed.json`. That file is written last, and lists each part with its rows
 and checksum. Unlisted parts (from a retried task) are ignored. A part that differs from its checksum is an error.

@@ -1,6 +1,5 @@
 """What object stores have in common: paths and keys, retries and pace, errors, streams, and conditional writes, copies
-and deletes by an object's token. Does not belong here: how one kind of store words its requests (`azure`, `gcs`, `s3`),
-and what only one of them has. One file: what a request of any store goes through, from its path to its answer.
+and deletes by an object's token. One file: what a request of any store goes through, from its path to its answer.
 
 No request names a version of an object, so that a delete in a versioned or soft-deleted bucket takes only the current
 one, and only as far as the bucket's own settings do.

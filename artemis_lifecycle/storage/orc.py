@@ -1,5 +1,5 @@
 """ORC files within the limits of `bounded`. Arrow's ORC library trusts what a file claims, and crashes on some damaged
-ones, so it runs in a separate process with a memory limit. Does not belong here: what the columns mean."""
+ones, so it runs in a separate process with a memory limit."""
 
 from __future__ import annotations
 

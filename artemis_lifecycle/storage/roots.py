@@ -1,5 +1,4 @@
-"""Physical identity: whether two folders or two files with different names are the same one. Belongs here: the
-comparison of tier roots, and of a file with its copy. Does not belong here: which roots a configuration has.
+"""Physical identity: whether two folders or two files with different names are the same one.
 
 A location compares text. A symbolic link, a bind mount or a second mount of the same export gives a folder a different
 text.

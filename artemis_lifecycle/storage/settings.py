@@ -1,5 +1,4 @@
-"""How to access stores. Belongs here: plain, picklable values from which Spark executors rebuild clients. Does not
-belong here: a client."""
+"""How to access stores: plain, picklable values from which Spark executors rebuild clients."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Work in threads of this process that waits for a store. Belongs here: how to await results. Does not belong here: how
-many threads are best for a store (see `Stores.readers`)."""
+"""Work in threads of this process that waits for a store."""
 
 from __future__ import annotations
 

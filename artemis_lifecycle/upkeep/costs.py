@@ -1,6 +1,5 @@
 """What a table costs by tier and by tag: bytes, files and requests as they are known, and money by the configuration's
-price table. Belongs here: adding up and drawing. Does not belong: a price.
-"""
+price table."""
 
 from __future__ import annotations
 

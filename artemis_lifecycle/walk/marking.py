@@ -1,5 +1,4 @@
-"""Mark of a whole catalog: what its references keep alive, recorded as a live-contents set. Does not belong here: the
-walk itself (`live_sets/mark.py`)."""
+"""Mark of a whole catalog: what its references keep alive, recorded as a live-contents set."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The tables of a Nessie catalog, for the walk: each as what all its live versions have together. Does not belong here:
-what is live (`live_sets/`), Nessie's API (`nessie/`)."""
+"""The tables of a Nessie catalog, for the walk: each as what all its live versions have together."""
 
 from __future__ import annotations
 

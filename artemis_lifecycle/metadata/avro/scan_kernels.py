@@ -1,5 +1,4 @@
-"""The compiled loop that walks Avro records. Belongs here: the loop, and what its instructions mean. Does not belong
-here: how a schema becomes instructions (`scan.py`). Import it inside functions: numba takes half a second to load.
+"""The compiled loop that walks Avro records. Import it inside functions: numba takes half a second to load.
 
 Source: the Avro specification, "Binary Encoding". Every read is bounded by the payload's end: a value that does not fit
 stops the walk, whatever the schema says.

@@ -1,5 +1,4 @@
-"""The index's files: named arrays in one file, each with a checksum. Belongs here: writing and reading them, and
-detecting damage. Does not belong here: what the arrays mean.
+"""The index's files: named arrays in one file, each with a checksum.
 
 Layout: 8 bytes of magic, the header's length (4 bytes, little endian), the header (JSON), its xxh3-64 checksum (8
 bytes), then consecutive sections. The header lists its sections (dtype, offset, length, checksum) and what the file

@@ -1,5 +1,4 @@
-"""The files that snapshots reach, and those that only expired ones reach, with kind and size. Belongs here: listing
-them, one row per location. Does not belong here: looking up single files and hashes (`lookups.py`).
+"""The files that snapshots reach, and those that only expired ones reach, with kind and size.
 
 Deletable = reached by an expired snapshot, and by no kept one.
 """

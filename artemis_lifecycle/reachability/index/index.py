@@ -1,5 +1,4 @@
-"""A table's manifest index as a value: its location, identity, and how it is read. Belongs here: the settings, and
-reading bytes of the index. Does not belong here: building it (`refresh.py`), querying it (`files.py`, `lookups.py` …).
+"""A table's manifest index as a value: its location, identity, and how it is read.
 
 The index is a cache. Its key is the table-uuid. It contains nothing beyond the metadata, and can be deleted at any
 time. A reader trusts a part only if its checksum matches and it belongs to this table, this hash and these rules; it

@@ -1,5 +1,4 @@
-"""Single files and hashes looked up in the index: which snapshots reach them. Belongs here: comparing hashes with those
-of segments. Does not belong here: listing all files that snapshots reach (`files.py`).
+"""Single files and hashes looked up in the index: which snapshots reach them.
 
 A hash among the rows of kept manifests proves "kept": a collision of two locations can only keep a file. Its absence
 proves "deletable", if the segments match their checksums and have as many rows as their manifests have entries.

@@ -1,5 +1,4 @@
-"""Manifests of many manifest lists, and which list contains which. Belongs here: reading lists, identifying
-manifests. Does not belong here: what is in a manifest (`segments.py`)."""
+"""Manifests of many manifest lists, and which list contains which."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Brings a table's manifest index up to date with a metadata file. Belongs here: reading what the index lacks, storing,
-sweeping, discarding. Does not belong here: queries on the index (`files.py`, `lookups.py` …).
+"""Brings a table's manifest index up to date with a metadata file.
 
 Metadata that the index knows is never opened again: manifests and lists never change, and are identified by path and
 length.

@@ -1,5 +1,4 @@
-"""Segments: the live entries of manifests, read once. Belongs here: reading manifests into segments, and reading
-segments. Does not belong here: which manifest is in which segment (`state.py`).
+"""Segments: the live entries of manifests, read once.
 
 A segment is one file of the index with the live entries of some manifests. Each manifest has a block of paths, sizes
 and kinds. All together have the sorted hashes of locations, each with its manifest's place in the segment. Sorted runs

@@ -1,5 +1,4 @@
-"""What the index knows about a table: its manifests, and which snapshots list them. Belongs here: the arrays, and how
-they change with the table's snapshots. Does not belong here: reading metadata, files of the index.
+"""What the index knows about a table: its manifests, and which snapshots list them.
 
 A snapshot's manifests are stored as changes. Snapshots are arranged in lanes, one after another, and a manifest is
 present over stretches of a lane. A new snapshot joins the lane whose last snapshot differs least from it (nearly always

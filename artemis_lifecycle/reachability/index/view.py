@@ -1,6 +1,4 @@
-"""The index as of one metadata file, which every query uses. Belongs here: the view, and repeating a query after
-damage. Does not belong here: the queries (`files.py`, `lookups.py`, `held.py`, `folders.py`, `presence.py`), building a
-view (`refresh.py`)."""
+"""The index as of one metadata file, which every query uses."""
 
 from __future__ import annotations
 
