@@ -35,7 +35,7 @@ from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.names import fits
 from artemis_lifecycle.config.policies import Retention
 from artemis_lifecycle.errors import BadInput, ConfigError, LifecycleError, NaiveDatetime, NoSuchTable, Refused
-from artemis_lifecycle.escaping import terminal
+from artemis_lifecycle.escaping import html, terminal
 from artemis_lifecycle.expiration.plan import refuse_unexpirable
 from artemis_lifecycle.fleet.page import document, listing, ranks
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -193,14 +193,14 @@ class Assessment(Shown):
         }
 
     def _row(self, table: TableAssessment) -> str:
-        problems = "<br>".join(escape(terminal(each)) for each in problems_of(table))
+        problems = "<br>".join(html(each) for each in problems_of(table))
         values = ((field, getattr(table, field)) for field in self.columns)
         cells = "".join(
             f"<td class='number{' unknown' * (value is None)}' data-key='{-1 if value is None else value}'>"
             f"{_shown(field, value)}</td>"
             for field, value in values
         )
-        name = escape(terminal(table.table), quote=True)
+        name = html(table.table)
         bad = " class=bad" * bool(problems)
         return f"<tr{bad}><td data-key='{name}'>{name}</td>{cells}<td data-key='{len(problems)}'>{problems}</td></tr>"
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
-from html import escape
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -18,7 +17,7 @@ from artemis_lifecycle.config.deployment import Alerts, Dagster
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.config.schemes import S3_SCHEMES
-from artemis_lifecycle.escaping import partition_key, terminal
+from artemis_lifecycle.escaping import html, partition_key
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.fleet import DayScan, planned_since, scan_shares
 from artemis_lifecycle.storage.instants import if_in_calendar
@@ -71,7 +70,7 @@ def address(location: str) -> str | None:
 def _anchors(addresses: Mapping[str, str | None]) -> str:
     """Return the links, by what they say, as HTML."""
     known = ((text, url) for text, url in addresses.items() if url is not None)
-    return " ".join(f"<a href='{escape(url, quote=True)}'>{escape(text)}</a>" for text, url in known)
+    return " ".join(f"<a href='{html(url)}'>{html(text)}</a>" for text, url in known)
 
 
 _WIDTH, _HEIGHT, _TOP, _LEFT, _FOOT = 360, 150, 14, 62, 18
@@ -93,7 +92,7 @@ def bars(title: str, names: Sequence[str], values: Sequence[float], shown: Calla
         left, top = _LEFT + place * step, _TOP + _TALL - height
         # The whole column shows its value under the pointer, however low its bar is.
         marks.append(
-            f"<g><title>{_text(name)}: {_text(shown(value))}</title>"
+            f"<g><title>{html(name)}: {html(shown(value))}</title>"
             f"<rect x='{left:.1f}' y='{_TOP}' width='{step:.1f}' height='{_TALL}' fill='transparent'/>"
             f"<rect class=mark x='{left + 1:.1f}' y='{top:.1f}' width='{max(1.0, step - 2):.1f}' "
             f"height='{height:.1f}'/></g>"
@@ -113,7 +112,7 @@ def line(title: str, names: Sequence[str], values: Sequence[float | None], shown
         x, y = _LEFT + (place + 0.5) * step, _TOP + _TALL * (1 - value / most if most else 1)
         path += f"{'L' if is_down else 'M'}{x:.1f} {y:.1f}"
         is_down = True
-        label = f"<title>{_text(name)}: {_text(shown(value))}</title>"
+        label = f"<title>{html(name)}: {html(shown(value))}</title>"
         marks.append(f"<circle class=mark cx='{x:.1f}' cy='{y:.1f}' r='2.5'>{label}</circle>")
     return _figure(title, _axes(names, most, shown) + f"<path class=line d='{path}'/>" + "".join(marks), _HEIGHT)
 
@@ -125,8 +124,8 @@ def ranks(title: str, names: Sequence[str], values: Sequence[float], shown: Call
     for place, (name, value) in enumerate(zip(names, values, strict=True)):
         width, top = (_WIDTH - 8) * value / most if most else 0, _TOP + place * _ROW
         marks.append(
-            f"<text x='0' y='{top - 2}'>{_text(name if len(name) <= _LABEL else name[: _LABEL - 1] + '…')}</text>"
-            f"<text x='{_WIDTH - 8}' y='{top - 2}' text-anchor='end'>{_text(shown(value))}</text>"
+            f"<text x='0' y='{top - 2}'>{html(name if len(name) <= _LABEL else name[: _LABEL - 1] + '…')}</text>"
+            f"<text x='{_WIDTH - 8}' y='{top - 2}' text-anchor='end'>{html(shown(value))}</text>"
             f"<rect class=mark x='0' y='{top + 1}' width='{width:.1f}' height='5'/>"
         )
     return _figure(title, "".join(marks), max(_HEIGHT, _TOP + len(values) * _ROW))
@@ -137,24 +136,20 @@ def _axes(names: Sequence[str], most: float, shown: Callable[[float], str]) -> s
     ends = [(_LEFT, "start", names[0]), (_WIDTH - 8, "end", names[-1])] if names else []
     return (
         f"<path class=axis d='M{_LEFT} {_TOP}H{_WIDTH - 8}M{_LEFT} {foot}H{_WIDTH - 8}'/>"
-        f"<text x='{_LEFT - 5}' y='{_TOP + 4}' text-anchor='end'>{_text(shown(most)) if most else ''}</text>"
+        f"<text x='{_LEFT - 5}' y='{_TOP + 4}' text-anchor='end'>{html(shown(most)) if most else ''}</text>"
         f"<text x='{_LEFT - 5}' y='{foot + 4}' text-anchor='end'>0</text>"
         + "".join(
-            f"<text x='{x}' y='{foot + 14}' text-anchor='{anchor}'>{_text(name)}</text>" for x, anchor, name in ends
+            f"<text x='{x}' y='{foot + 14}' text-anchor='{anchor}'>{html(name)}</text>" for x, anchor, name in ends
         )
     )
 
 
 def _figure(title: str, body: str, height: int) -> str:
-    name = _text(title)
+    name = html(title)
     return (
         f"<figure><figcaption>{name}</figcaption>"
         f"<svg viewBox='0 0 {_WIDTH} {height}' role='img' aria-label='{name}'>{body}</svg></figure>"
     )
-
-
-def _text(text: str) -> str:
-    return escape(terminal(text), quote=True)
 
 
 # --- fleet history ----------------------------------------------------------------------------------------------------
@@ -240,39 +235,17 @@ def _shares(scans: list[DayScan], policies: Mapping[str, TablePolicy], days: lis
     return found
 
 
-_STATE = {
-    "table": "table",
-    "overdue": "overdue",
-    "health_score": "health score",
-    "waits_for": "waits for",
-    "red_checks": "red checks",
-    "holds": "holds",
-    "paused": "paused",
-    "plan_status": "plan",
-    "open": "open",
-    "cost_per_month": "cost a month",
-    "stored_bytes": "stored",
-    "freeable_bytes": "freeable",
-    "freed_bytes": "freed, 30 days",
-    "orphan_share": "orphan share",
-}
-_AGES = {
-    "table": "table",
-    "planned_at": "plan",
-    "handed_off_at": "handoff",
-    "committed_at": "commit",
-    "deleted_at": "deletion",
-    "scanned_at": "orphan scan",
-    "orphans_deleted_at": "orphan deletion",
-    "lineage_at": "lineage",
-    "health_at": "health",
-    "costed_at": "costs",
-    "data_compacted_at": "data compaction",
-    "manifests_compacted_at": "manifest compaction",
-    "history_compacted_at": "history compaction",
-    "scrubbed_at": "scrub",
-    "deep_archived_at": "deep archive",
-}
+_STATE = (
+    "table; overdue; health score=health_score; waits for=waits_for; red checks=red_checks; holds; paused; "
+    "plan=plan_status; open; cost a month=cost_per_month; stored=stored_bytes; freeable=freeable_bytes; "
+    "freed, 30 days=freed_bytes; orphan share=orphan_share"
+)
+_AGES = (
+    "table; plan=planned_at; handoff=handed_off_at; commit=committed_at; deletion=deleted_at; orphan scan=scanned_at; "
+    "orphan deletion=orphans_deleted_at; lineage=lineage_at; health=health_at; costs=costed_at; "
+    "data compaction=data_compacted_at; manifest compaction=manifests_compacted_at; "
+    "history compaction=history_compacted_at; scrub=scrubbed_at; deep archive=deep_archived_at"
+)
 _BYTES = ("freeable_bytes", "freed_bytes", "stored_bytes")
 _FORMATS = {"cost_per_month": "{:,.2f}", "orphan_share": "{:.2%}", "health_score": "{:.0f}"}
 _RANKED = 6
@@ -333,7 +306,8 @@ def page(
         for each in rows
     ]
     state, ages = (
-        listing([*columns.values()], [_row(row, columns, at, most) for row in rows]) for columns in (_STATE, _AGES)
+        listing([*columns.values()], [_row(row, columns, at, most) for row in rows])
+        for columns in map(_columns, (_STATE, _AGES))
     )
     ages = f"<h2>Time since the last</h2>{ages}"
     return document("Fleet", at, shown, said, _plots(tables, history, currency), state, ages)
@@ -355,7 +329,7 @@ def _open(table: Mapping[str, Any], links: Links) -> str:
 
 def listing(heads: Sequence[str], rows: Sequence[str]) -> str:
     """Return a table that can be sorted. `rows` are HTML."""
-    columns, body = "".join(f"<th>{escape(head)}</th>" for head in heads), "\n".join(rows)
+    columns, body = "".join(f"<th>{html(head)}</th>" for head in heads), "\n".join(rows)
     return f"<table><thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table>"
 
 
@@ -363,9 +337,9 @@ def document(
     title: str, at: datetime, figures: Mapping[str, str], said: Sequence[str], plots: Sequence[str], *tables: str
 ) -> str:
     """Return a page: figures, sentences, plots, and `tables`, which are HTML."""
-    shown = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in figures.items())
-    sentences = "".join(f"<p>{escape(terminal(text[0].upper() + text[1:]))}.</p>" for text in said)
-    name = _text(title)
+    shown = "".join(f"<div><dt>{html(name)}</dt><dd>{html(value)}</dd></div>" for name, value in figures.items())
+    sentences = "".join(f"<p>{html(text[0].upper() + text[1:])}.</p>" for text in said)
+    name = html(title)
     return (
         f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{name}</title>"
         f"<style>{_STYLE}</style></head><body><h1>{name}</h1><p>As of {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC. "
@@ -421,9 +395,9 @@ def _cell(name: str, value: Any, at: datetime, most: Mapping[str, int]) -> str:
     if isinstance(value, int):
         kind = "overdue alarm" if value and name == "overdue" else "" if isinstance(value, bool) else "number"
         return f"<td class='{kind}' data-key='{int(value)}'>{'yes' if value is True else value or ''}</td>"
-    said = "<br>".join(escape(terminal(each)) for each in ([value or ""] if isinstance(value, str | None) else value))
+    said = "<br>".join(html(each) for each in ([value or ""] if isinstance(value, str | None) else value))
     alarm = f" class='{name} alarm'" if said and name in ("waits_for", "red_checks") else ""
-    return f"<td data-key='{escape(said, quote=True)}'{alarm}>{said}</td>"
+    return f"<td data-key='{html(said)}'{alarm}>{said}</td>"
 
 
 def _size(value: float) -> str:
@@ -470,24 +444,24 @@ def table_page(
         _section(
             "Snapshots",
             live[::-1],
-            "snapshot=snapshot_id, committed=timestamp_ms, operation=summary.operation, "
-            "data files=summary.total_data_files, bytes=summary.total_files_size, records=summary.total_records",
+            "snapshot=snapshot_id; committed=timestamp_ms; operation=summary.operation; "
+            "data files=summary.total_data_files; bytes=summary.total_files_size; records=summary.total_records",
         ),
-        _section("Held by one ref alone", curve.refs, "ref, type, snapshot=snapshot_id, files, bytes=size_in_bytes"),
-        _section("Holds", holds, "hold=hold_id, kind, owner, reason, snapshots=snapshot_ids, until"),
+        _section("Held by one ref alone", curve.refs, "ref; type; snapshot=snapshot_id; files; bytes=size_in_bytes"),
+        _section("Holds", holds, "hold=hold_id; kind; owner; reason; snapshots=snapshot_ids; until"),
         _section(
             "Plans",
             plans,
-            "plan=plan_id, status, planned=planned_at, snapshots=expired_snapshots, files, bytes, due=due_at",
+            "plan=plan_id; status; planned=planned_at; snapshots=expired_snapshots; files; bytes; due=due_at",
         ),
         _section(
             "Deleted",
             deletions,
-            "plan or scan=job_id, kind, started=started_at, finished=finished_at, bytes freed=deleted_bytes, "
+            "plan or scan=job_id; kind; started=started_at; finished=finished_at; bytes freed=deleted_bytes; "
             "receipt=files_location",
         ),
         _section(
-            "Tiers", costs.tiers, "tier, class=storage_class, snapshots, files, bytes=size_in_bytes, price=per_month"
+            "Tiers", costs.tiers, "tier; class=storage_class; snapshots; files; bytes=size_in_bytes; price=per_month"
         ),
     ]
     assets = ("snapshot_history", "expiration_plan", "physical_deletion", "cold_tier_snapshots", "table_health")
@@ -495,13 +469,18 @@ def table_page(
     return document(table, at, figures, (), plots, f"<p>{anchors}</p>", *sections)
 
 
+def _columns(text: str) -> dict[str, str]:
+    """Return the headings of fields. `text` has `heading=field` for each, or the field alone."""
+    named = (each.partition("=")[::2] for each in text.split("; "))
+    return {field or head: head for head, field in named}
+
+
 def _section(name: str, records: Sequence[object], columns: str) -> str:
-    """Return the first records as a table. `columns` has `heading=field` for each, or the field alone."""
-    named = [each.partition("=")[::2] for each in columns.split(", ")]
-    read = [(head, attrgetter(field or head)) for head, field in named]
+    """Return the first records as a table."""
+    read = [(head, attrgetter(field)) for field, head in _columns(columns).items()]
     shown = [f"<tr>{''.join(_td(head, get(each)) for head, get in read)}</tr>" for each in records[:_NEWEST]]
     left = f"<p>… and {len(records) - _NEWEST:,} more.</p>" if len(records) > _NEWEST else ""
-    return f"<h2>{name}</h2>{listing([head for head, _ in named], shown) if shown else '<p>None.</p>'}{left}"
+    return f"<h2>{name}</h2>{listing([head for head, _ in read], shown) if shown else '<p>None.</p>'}{left}"
 
 
 def _td(name: str, value: Any) -> str:
@@ -514,5 +493,5 @@ def _td(name: str, value: Any) -> str:
         return f"<td class=number data-key='{value}'>{shown}</td>"
     if isinstance(value, datetime):
         return f"<td data-key='{value.isoformat()}'>{value.astimezone(UTC):%Y-%m-%d %H:%M}</td>"
-    text = _text(str(len(value) or "all" if isinstance(value, tuple) else "" if value is None else value))
+    text = html(str(len(value) or "all" if isinstance(value, tuple) else "" if value is None else value))
     return f"<td data-key='{text}'>{text}</td>"
