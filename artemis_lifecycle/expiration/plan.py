@@ -4,12 +4,11 @@ same id."""
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime
 from shlex import quote
@@ -26,7 +25,7 @@ from artemis_lifecycle.errors import (
     StalePlan,
     StorageError,
 )
-from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, refuse_encrypted
+from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, refuse_encrypted, uncollected
 from artemis_lifecycle.metadata.types import CONTENT_KINDS, LogEntry, TableMetadata
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
@@ -224,20 +223,7 @@ class PlanRequest:
     tags: tuple[TagView, ...] = ()
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Pause Python's cyclic garbage collector: it would scan all snapshots again whenever a few are added to a list,
-    and there are no cycles here."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
-
-
-@_uncollected()
+@uncollected()
 def plan_expiration(
     spark: Spark,
     stores: Stores,
@@ -261,7 +247,7 @@ def plan_expiration(
     return seal_plan(spark, stores, operations, request, decision, files, root=root, window_day=window_day, stale=stale)
 
 
-@_uncollected()
+@uncollected()
 def what_if(
     spark: Spark, stores: Stores, request: PlanRequest, *, root: str, rules: LocationRules, index: IndexSettings
 ) -> WhatIf:

@@ -69,7 +69,7 @@ def parse_table_metadata(data: bytes, metadata_location: str, limits: ReadLimits
     its subclass TooLarge if the content exceeds `limits`.
     """
     try:
-        with within_memory(metadata_location), _no_collection():
+        with within_memory(metadata_location), uncollected():
             return _table_metadata(_plain(data, metadata_location, limits), metadata_location)
     except _Malformed as error:
         raise unreadable(str(error), metadata_location) from None
@@ -277,7 +277,7 @@ _PATHS = msgspec.json.Decoder(tuple[str, ...])
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Pause the garbage collector: it would scan all snapshots repeatedly as they are added, and there is no cycle."""
     enabled = gc.isenabled()
     gc.disable()
