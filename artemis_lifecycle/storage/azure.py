@@ -7,7 +7,6 @@ fails to list a container with a key such as `a//b`. Azure's own library would a
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 import logging
 import os
@@ -28,7 +27,7 @@ from requests.auth import AuthBase
 from urllib3.exceptions import HTTPError
 
 from artemis_lifecycle.errors import ConfigError, EnvironmentMissing, StorageError
-from artemis_lifecycle.storage.objects import Address, Call, Item, Page, Refusal, Writing, hiding
+from artemis_lifecycle.storage.objects import Address, Call, Item, Page, Refusal, Writing, content_md5, hiding
 from artemis_lifecycle.storage.settings import AzureSettings, StoreSettings
 from artemis_lifecycle.storage.types import ArchiveState
 
@@ -168,7 +167,7 @@ class AzureRequests:
         return data[:length]
 
     def put(self, at: Address, data: bytes | bytearray, how: Writing) -> str:
-        headers = _written(how) | {"x-ms-blob-type": "BlockBlob", "Content-MD5": _md5(data)}
+        headers = _written(how) | {"x-ms-blob-type": "BlockBlob", "Content-MD5": content_md5(data)}
         return _token_of(self.ask("PUT", at.bucket, at.key, headers, data=data)[0])
 
     def put_parts(self, at: Address, parts: Iterable[bytearray], how: Writing, call: Call) -> str:
@@ -178,7 +177,7 @@ class AzureRequests:
             # Of this write only: another writer's blocks of the same key would else be taken for these.
             name = base64.b64encode(f"{how.write_id}{len(names):08d}".encode()).decode()
             query = f"comp=block&blockid={quote(name, safe='')}"
-            call(partial(ask, {"Content-MD5": _md5(part)}, query=query, data=part), "writes", len(part))
+            call(partial(ask, {"Content-MD5": content_md5(part)}, query=query, data=part), "writes", len(part))
             names.append(name)
         body = f"<BlockList>{''.join(f'<Latest>{name}</Latest>' for name in names)}</BlockList>".encode()
         return _token_of(call(lambda: ask(_written(how), query="comp=blocklist", data=body), "writes")[0])
@@ -318,7 +317,3 @@ def _token_of(answer: requests.Response) -> str:
 def _quoted(etag: str | None) -> str | None:
     """Return the ETag as conditions have it; listings have it without quotes."""
     return etag if etag is None or etag.startswith('"') else f'"{etag}"'
-
-
-def _md5(data: bytes | bytearray) -> str:
-    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()

@@ -243,6 +243,11 @@ def part_bytes(settings: StoreSettings, size: int) -> int:
     return max(settings.multipart_bytes, -(-size // _PARTS // MIB) * MIB)
 
 
+def content_md5(data: bytes | bytearray) -> str:
+    """Return what the header Content-MD5 has for these bytes."""
+    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+
+
 def hiding(pattern: re.Pattern[str]) -> Callable[[logging.LogRecord], bool]:
     """Return a filter of a log that hides what follows the first group of the pattern."""
 

@@ -12,8 +12,6 @@ back wrong without removing another writer's object. Their parts also ignore the
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import logging
 import os
 import re
@@ -51,6 +49,7 @@ from artemis_lifecycle.storage.objects import (
     T,
     Writing,
     address_of,
+    content_md5,
     hiding,
     part_bytes,
     refusal,
@@ -320,10 +319,10 @@ class S3Requests:
             "StorageClass": how.storage_class,
             "IfNoneMatch": _if_new(how),
         }
-        return _token(self.ask("put_object", at, Body=data, ContentMD5=_md5(data), **written))
+        return _token(self.ask("put_object", at, Body=data, ContentMD5=content_md5(data), **written))
 
     def put_parts(self, at: Address, parts: Iterable[bytearray], how: Writing, call: Call) -> str:
-        sends = (partial(self.ask, "upload_part", at, Body=part, ContentMD5=_md5(part)) for part in parts)
+        sends = (partial(self.ask, "upload_part", at, Body=part, ContentMD5=content_md5(part)) for part in parts)
         return self._in_parts(at, sends, how, {_WRITE_ID: how.write_id}, call)
 
     def copy(
@@ -421,10 +420,6 @@ def _token(answer: Mapping[str, Any]) -> str:
 
 def _if_new(how: Writing) -> str | None:
     return "*" if how.new else None
-
-
-def _md5(data: bytes | bytearray) -> str:
-    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
 
 # --- store ------------------------------------------------------------------------------------------------------------
