@@ -70,11 +70,11 @@ class HealthPart:
     figure: float | None
     unit: str
     why: str
-    seconds: float | None
-    per_read: float | None
-    per_month: float | None
-    gain: float
-    next_step: str | None
+    seconds: float | None = None
+    per_read: float | None = None
+    per_month: float | None = None
+    gain: float = 0.0
+    next_step: str | None = None
     wasted_bytes: int | None = None
 
 

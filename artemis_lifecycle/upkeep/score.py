@@ -83,25 +83,25 @@ class Rates:
         return self.prices.storage(self.storage_class, size_in_bytes)
 
 
-@dataclass(frozen=True)
-class _Cost:
-    """A part before all others are known. `ratio` is None if the part is unknown; then `counts_as` is used."""
+_Cost = tuple[HealthPart, float]
+"""A part before all others are known, and by what it makes the table's score smaller."""
 
-    name: str
-    ratio: float | None
-    figure: float | None
-    unit: str
-    why: str
-    next_step: str | None
-    seconds: float | None = None
-    per_read: float | None = None
-    per_month: float | None = None
-    counts_as: float = 1.0
-    wasted_bytes: int | None = None
 
-    @property
-    def factor(self) -> float:
-        return max(_LEAST, self.counts_as if self.ratio is None else self.ratio)
+def _cost(
+    name: str,
+    ratio: float | None,
+    figure: float | None,
+    unit: str,
+    why: str,
+    next_step: str | None,
+    *,
+    counts_as: float = 1.0,
+    **costs: Any,
+) -> _Cost:
+    """`ratio` is None if the part is unknown; then `counts_as` is used."""
+    factor = max(_LEAST, counts_as if ratio is None else ratio)
+    score = None if ratio is None else round(100 * factor, 2)
+    return HealthPart(name, score, figure, unit, why, next_step=next_step, **costs), factor
 
 
 def scored(health: TableHealth, upkeep: Upkeep, policy: TablePolicy, rates: Rates) -> TableHealth:
@@ -116,23 +116,8 @@ def scored(health: TableHealth, upkeep: Upkeep, policy: TablePolicy, rates: Rate
         _lineage(health, upkeep),
         _staleness(upkeep.steps),
     )
-    whole = math.prod(cost.factor for cost in costs)
-    parts = tuple(
-        HealthPart(
-            name=cost.name,
-            score=None if cost.ratio is None else round(100 * max(_LEAST, cost.ratio), 2),
-            figure=cost.figure,
-            unit=cost.unit,
-            why=cost.why,
-            seconds=cost.seconds,
-            per_read=cost.per_read,
-            per_month=cost.per_month,
-            gain=round(100 * (whole / cost.factor - whole), 2),
-            next_step=cost.next_step,
-            wasted_bytes=cost.wasted_bytes,
-        )
-        for cost in costs
-    )
+    whole = math.prod(factor for _, factor in costs)
+    parts = tuple(replace(part, gain=round(100 * (whole / factor - whole), 2)) for part, factor in costs)
     return replace(health, score=round(100 * whole, 2), parts=parts)
 
 
@@ -147,7 +132,7 @@ def _small_files(health: TableHealth, policy: TablePolicy, rates: Rates) -> _Cos
     extra = rates.seconds(saved)
     whole = rates.seconds(health.data_files, health.data_bytes)
     due = why_small_files(health, policy.compaction)
-    return _Cost(
+    return _cost(
         "small_files",
         _ratio(whole - extra, extra),
         health.rewritable_files,
@@ -165,7 +150,7 @@ def _deletes(health: TableHealth, policy: TablePolicy, rates: Rates) -> _Cost:
     """Reading the delete files, once each, beside the data files."""
     extra = rates.seconds(health.delete_files, health.delete_bytes)
     due = why_deletes(health, policy.compaction)
-    return _Cost(
+    return _cost(
         "deletes",
         _ratio(rates.seconds(health.data_files, health.data_bytes), extra),
         health.delete_files,
@@ -187,7 +172,7 @@ def _manifests(health: TableHealth, policy: TablePolicy, rates: Rates) -> _Cost:
     extra = rates.seconds(saved)
     fit = rates.seconds(2 + min(health.manifests, enough), health.manifest_list_bytes + health.manifest_bytes)
     due = why_rewrite(health, policy.compaction)
-    return _Cost(
+    return _cost(
         "manifests",
         _ratio(fit, extra),
         health.manifests,
@@ -211,7 +196,7 @@ def _snapshots(health: TableHealth, upkeep: Upkeep, rates: Rates) -> _Cost:
     needed, size = _needed_metadata_bytes(health, upkeep), health.metadata_file_bytes
     extra = rates.seconds(0, size - needed)
     reading, storing = _ratio(rates.seconds(1, needed), extra), _ratio(_live(health), upkeep.expirable_bytes)
-    return _Cost(
+    return _cost(
         "snapshots",
         reading * storing,
         upkeep.expirable_snapshots,
@@ -229,7 +214,7 @@ def _metadata_size(health: TableHealth, upkeep: Upkeep, rates: Rates) -> _Cost:
     """Reading what the metadata file has beyond the bytes that arrive in the time of one request."""
     needed = _needed_metadata_bytes(health, upkeep)
     extra = max(0.0, rates.seconds(0, needed) - rates.seconds(1))
-    return _Cost(
+    return _cost(
         "metadata_size",
         _ratio(rates.seconds(1, needed) - extra, extra),
         health.metadata_file_bytes,
@@ -244,7 +229,7 @@ def _metadata_size(health: TableHealth, upkeep: Upkeep, rates: Rates) -> _Cost:
 def _orphan_share(health: TableHealth, upkeep: Upkeep, policy: TablePolicy, rates: Rates) -> _Cost:
     """Storing files that nothing refers to."""
     if upkeep.orphan_bytes is None:
-        return _Cost(
+        return _cost(
             "orphan_share",
             None,
             None,
@@ -255,7 +240,7 @@ def _orphan_share(health: TableHealth, upkeep: Upkeep, policy: TablePolicy, rate
             counts_as=1 - policy.checks.orphan_share.error,
         )
     ratio = _ratio(_live(health), upkeep.orphan_bytes)
-    return _Cost(
+    return _cost(
         "orphan_share",
         ratio,
         round(100 * (1 - ratio), 2),
@@ -269,7 +254,7 @@ def _orphan_share(health: TableHealth, upkeep: Upkeep, policy: TablePolicy, rate
 
 def _lineage(health: TableHealth, upkeep: Upkeep) -> _Cost:
     """Keeping who wrote what: a snapshot that is not recorded loses that when it expires."""
-    return _Cost(
+    return _cost(
         "lineage",
         1 - upkeep.lineage_at_risk,
         upkeep.unrecorded_snapshots,
@@ -284,7 +269,7 @@ def _staleness(steps: Sequence[StepAge]) -> _Cost:
     """The step that is latest: what it left undone grows with the time."""
     worst = max(steps, key=lambda step: step.age / step.allowed if step.allowed else math.inf)
     late = worst.age > worst.allowed
-    return _Cost(
+    return _cost(
         "staleness",
         worst.allowed / worst.age if late else 1.0,
         round(worst.age / timedelta(hours=1), 1),
