@@ -190,7 +190,9 @@ class Fleet:
         if operations.leases.live(table_uuid):
             return
         step, day = STEPS[run.job_name][0], self.clock.now.date()
-        operations.leases._acquire(table_uuid, table, step, OWNER, run.run_id, timedelta(minutes=2), None)
+        operations.leases._acquire(
+            timedelta(minutes=2), table_uuid, table, step=step, owner=OWNER, run_id=run.run_id, process=None
+        )
         operations.steps.start(table_uuid, table, step, day, OWNER, run.run_id)
 
     def _event(self, run: DagsterRun, kind: DagsterEventType) -> None:
