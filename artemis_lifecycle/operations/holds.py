@@ -34,7 +34,7 @@ class Hold:
     """`snapshot_ids` () means the whole table; `until` None means until it is released.
 
     A `legal` hold keeps its snapshots. So does a reader's `lease`, which ends unless it is renewed. A `consumer` has
-    read up to its one snapshot, and keeps that and every later one.
+    read up to its one snapshot, and keeps that and every later one. `reads` are the folders that the table read then.
     """
 
     hold_id: db.Key
@@ -49,6 +49,7 @@ class Hold:
     released_at: datetime | None
     released_by: str | None = None
     released_why: str | None = None
+    reads: Annotated[tuple[str, ...], {"server_default": sa.text("'{}'")}] = ()
 
 
 holds = db.table_of(Hold, "holds", sa.Index("holds_of_table", "table_uuid"))
@@ -69,6 +70,7 @@ class Holds(db.Part):
         kind: HoldKind = "legal",
         ttl: timedelta | None = None,
         timeout: float = 30.0,
+        reads: tuple[str, ...] = (),
     ) -> Hold:
         """Place a hold under the table's lock (a trigger takes it), so that no deletion batch is between its last check
         and its deletes.
@@ -94,6 +96,7 @@ class Holds(db.Part):
                 owner=owner,
                 reason=reason,
                 snapshot_ids=list(snapshot_ids),
+                reads=list(reads),
                 kind=kind,
                 until=until if ttl is None else _later() + ttl,
             )

@@ -148,6 +148,7 @@ class Neighbors:
         self._read_at: Mapping[str, str] = {}
         self._unread: dict[str, str] = {}
         self._planned: dict[str, list[str]] = {}
+        self._held: dict[str, tuple[str, ...]] = {}
         self._lost: dict[tuple[str, str, str], tuple[KnownTable, list[Neighbor]]] = {}
         self._ahead: dict[str, list[LostCommit]] = {}
         self._seen_pointers: dict[str, set[str]] = defaultdict(set)
@@ -211,6 +212,10 @@ class Neighbors:
         for name, plan in plans.items():
             self._planned.setdefault(plan.table_uuid, []).append(name)
         lists = {name: plan.files_location for name, plan in plans.items()}
+        # A record, beside a cache that may be lost.
+        self._held = {}
+        for hold in self._context.operations.holds.active():
+            self._held[hold.table_uuid] = (*self._held.get(hold.table_uuid, ()), *hold.reads)
         # A listed table without a pointer keeps its last known state.
         listed = {*listed_now, *self._objects, *self._context.catalog.tables()}
         problems = self.reached.refresh({**pointers, **lost}, listed, lists, round(read_at.timestamp() * 1000))
@@ -243,7 +248,8 @@ class Neighbors:
     def reads(self, other: Neighbor) -> tuple[str, ...]:
         """Return the folders that a neighbor and its open plans read, as far as known."""
         names = [other.table, *self._planned.get(other.table_uuid or "", ())]
-        return tuple(folder for name in names for folder in self.reached.of(name))
+        held = self._held.get(other.table_uuid or "", ())
+        return tuple(dict.fromkeys([*held, *(folder for name in names for folder in self.reached.of(name))]))
 
     def unread(self) -> Mapping[str, str]:
         """Return the tables whose folders are unknown, with the reason."""

@@ -200,11 +200,12 @@ class TagsAndHolds:
         resources, state = self.resources, state_of(table)
         table = state.name
         self._require_snapshots(state, snapshot_ids, kind)
+        # The folders that its snapshots read elsewhere stay known, even if another tool expires them.
+        reads: tuple[str, ...] = ()
         if state.catalog is None and not state.is_dropped:
-            # The folders that its snapshots read elsewhere stay known, even if another tool expires them.
-            ReachedFolders(resources.start_spark, resources.live_stores, resources.root, resources.rules).refresh(
-                {table: state.entry}
-            )
+            reached = ReachedFolders(resources.start_spark, resources.live_stores, resources.root, resources.rules)
+            reached.refresh({table: state.entry})
+            reads = reached.of(table)
         if not state.is_dropped:
             self.steps.saw(state)
         placed = resources.operations.holds.place(
@@ -216,6 +217,7 @@ class TagsAndHolds:
             until=None if until is None else resources.instant("until", until),
             kind=kind,
             ttl=None if ttl is None else _duration("ttl", ttl),
+            reads=reads,
         )
         try:
             # Placing the hold waited for commits under way; a hold cannot restore what they removed.

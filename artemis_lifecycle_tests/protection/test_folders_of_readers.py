@@ -70,3 +70,18 @@ def test_a_hold_on_another_table_forgets_nothing_of_what_a_held_one_read(all_of_
         with suppress(LifecycleError):
             all_of_db.delete_files(plan.plan_id)
     assert shared.exists()
+
+
+def test_a_hold_knows_what_its_table_read_without_the_cache(all_of_db: Lifecycle) -> None:
+    shared = take_up_of_owner(all_of_db)
+    reads = all_of_db.hold("db.reader", owner="legal", reason="case 7").reads
+    assert shared.parent.as_posix() in [folder.removeprefix("file://") for folder in reads]
+    overwrite(all_of_db, "db.reader", 2)
+    old = [each.snapshot_id for each in all_of_db.snapshot_history("db.reader").snapshots][:-1]
+    expire_in_metadata(all_of_db, "db.reader", old)
+    (Path(all_of_db.resources.root.removeprefix("file://")) / "reached" / "tables.json").unlink()
+    index_files._known.clear()
+    overwrite(all_of_db, "db.owner", 2)
+    with suppress(LifecycleError):
+        all_of_db.expire("db.owner")
+    assert shared.exists()
