@@ -484,6 +484,8 @@ def _apart_from_the_developers_stack() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("ARTEMIS_") and name not in kept]:
             patch.delenv(name)
+        # 2 ms each on a slow disk. Nothing here survives a machine that fails, only processes that do.
+        patch.setattr(os, "fsync", lambda _: None)
         with suppress(EnvironmentMissing):  # Tests without Spark need no Java.
             if options := class_archive.submit_options():
                 # The sessions of other processes live for seconds, too.

@@ -1044,9 +1044,9 @@ def _a_uuid_has_one_name(patch: pytest.MonkeyPatch) -> None:
     """A table counts as present if any name has its uuid."""
     every = Neighbors._not_present
 
-    def by_uuid(self: Neighbors) -> Iterator[KnownTable]:
+    def by_uuid(self: Neighbors, *known: Any) -> Iterator[KnownTable]:
         present = {other.table_uuid for other in self._known.values() if other is not None} | {self._table_uuid}
-        return (known for known in every(self) if known.table_uuid not in present)
+        return (each for each in every(self, *known) if each.table_uuid not in present)
 
     patch.setattr(Neighbors, "_not_present", by_uuid)
 
