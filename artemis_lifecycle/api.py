@@ -46,6 +46,7 @@ from artemis_lifecycle.operations.quarantines import QuarantineRecord
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.orphans.external_listing import Inventory, ParquetListing, read_inventory, read_parquet_listing
 from artemis_lifecycle.orphans.listing import Listing
+from artemis_lifecycle.orphans.live_inventory import LiveInventory, is_live_inventory, read_live_inventory
 from artemis_lifecycle.orphans.scan import OrphanScanResult
 from artemis_lifecycle.planning.plan import Query as ScanQuery
 from artemis_lifecycle.planning.plan import QueryPlan
@@ -497,10 +498,12 @@ class Lifecycle:
     scan_orphans = _verb("_orphans", Orphans.scan_orphans)
     settle_metadata = _verb("_orphans", Orphans.settle_metadata)
 
-    def inventory(self, manifest: str) -> Inventory:
-        """Return an S3 Inventory report from its `manifest.json`, for `scan_orphans(listing=…)`. Raises BadInput and
-        StorageError."""
-        return read_inventory(self.live_stores, manifest)
+    def inventory(self, name: str) -> Inventory | LiveInventory:
+        """Return an S3 Inventory report from its `manifest.json`, or a live inventory table of S3 Metadata
+        (`CATALOG:b_BUCKET.inventory`), for `scan_orphans(listing=…)`. Raises BadInput and StorageError."""
+        if is_live_inventory(name):
+            return read_live_inventory(self.spark, name, self.config.catalogs.live.name)
+        return read_inventory(self.live_stores, name)
 
     def parquet_listing(self, location: str) -> ParquetListing:
         """Return a listing in a Parquet file, or in the Parquet files of a folder, with the columns path, last_modified
@@ -793,13 +796,13 @@ class Lifecycle:
     def assess(
         self,
         pattern: str = "*",
-        listing: str | Inventory | ParquetListing | None = None,
+        listing: str | Inventory | LiveInventory | ParquetListing | None = None,
         *,
         listed_at: datetime | None = None,
         quick: bool = False,
     ) -> Assessment:
         """Return what the tables of the live catalogs would gain, as `fleet.assess.assess` does without a Lifecycle.
-        Reads catalogs and stores alone; no operations database, no Spark."""
+        Reads catalogs and stores alone; no operations database, and Spark for a live inventory alone."""
         return assess(self.config, pattern, listing, listed_at=listed_at, quick=quick)
 
     def metrics(self) -> str:

@@ -32,6 +32,7 @@ from artemis_lifecycle.errors import BadInput, LifecycleError, NoSuchPlan, Refus
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.orphans.external_listing import Inventory, ParquetListing
 from artemis_lifecycle.orphans.listing import Listing
+from artemis_lifecycle.orphans.live_inventory import LiveInventory
 from artemis_lifecycle.orphans.scan import OrphanScanResult
 
 ERROR = "artemis_lifecycle.error"
@@ -77,7 +78,7 @@ def scanned(lifecycle: Lifecycle, table: str, asked: Asked) -> OrphanScanResult:
         raise BadInput(
             "An inventory and a listing exclude each other", table=table, untouched="all files", hint="set one of them"
         )
-    given: Inventory | ParquetListing | Listing | None = lifecycle.latest_listing(table)
+    given: Inventory | LiveInventory | ParquetListing | Listing | None = lifecycle.latest_listing(table)
     if inventory is not None:
         given = lifecycle.inventory(inventory)
     elif listing is not None:

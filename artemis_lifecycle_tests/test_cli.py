@@ -387,6 +387,9 @@ def test_a_scan_of_an_external_listing(
     run("scan-orphans", "db.t", "--listed-at", old.isoformat(), code=2)
     run("scan-orphans", "db.t", "--listing", tmp_path / "listing", "--inventory", "manifest.json", code=2)
     assert "there are none" in run("scan-orphans", "db.t", "--listing", tmp_path / "nowhere", code=2)
+    for catalog in (config.catalogs.live.name, "nowhere"):
+        said = run("scan-orphans", "db.t", "--inventory", f"{catalog}:b_my-lake.inventory", code=2)
+        assert f"{catalog}:b_my-lake.inventory cannot be a listing: its inventory cannot be found" in said, said
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from artemis_lifecycle.api import Lifecycle
     from artemis_lifecycle.orphans.cold import ColdScan
     from artemis_lifecycle.orphans.external_listing import Inventory, ParquetListing
+    from artemis_lifecycle.orphans.live_inventory import LiveInventory
     from artemis_lifecycle.orphans.scan import OrphanScanResult
 
 app = typer.Typer()
@@ -36,7 +37,11 @@ def scan_orphans(
     older_than: datetime | None = None,
     location: LocationOption = None,
     inventory: Annotated[
-        str | None, typer.Option(help="The manifest.json of an S3 Inventory, instead of a listing.", metavar="PATH")
+        str | None,
+        typer.Option(
+            help="The manifest.json of an S3 Inventory, or CATALOG:b_BUCKET.inventory of S3 Metadata.",
+            metavar="PATH",
+        ),
     ] = None,
     listing: Annotated[
         str | None,
@@ -57,7 +62,7 @@ def scan_orphans(
         raise typer.BadParameter("--inventory and --listing exclude each other: use one of them.")
     if listed_at is not None and listing is None:
         raise typer.BadParameter("--listed-at needs --listing.")
-    given: Inventory | ParquetListing | None = None
+    given: Inventory | LiveInventory | ParquetListing | None = None
     if inventory is not None:
         given = lifecycle.inventory(inventory)
     elif listing is not None:

@@ -73,7 +73,10 @@ def assess(
     pattern: Annotated[str, typer.Argument(help="A table, or a pattern of tables, e.g. 'sales.*'.")] = "*",
     listing: Annotated[
         str | None,
-        typer.Option(help="Count orphan candidates: an S3 Inventory's manifest.json, or Parquet.", metavar="PATH"),
+        typer.Option(
+            help="Count orphan candidates: an S3 Inventory's manifest.json, Parquet, or CATALOG:b_BUCKET.inventory.",
+            metavar="PATH",
+        ),
     ] = None,
     listed_at: Annotated[
         datetime | None, instant_option("--listed-at", help="When that listing was begun, if before its files.")
@@ -97,7 +100,7 @@ def assess(
     json: JsonOption = False,
 ) -> None:
     """Show what tables would gain: what expiration frees, small files, metadata, what is at risk. Reads the catalog and
-    its store, changes nothing, and needs no lifecycle.yaml, database or Spark."""
+    its store, changes nothing, and needs no lifecycle.yaml, database or Spark (but for a live inventory)."""
     from artemis_lifecycle.config.loading import config_of, load_config
     from artemis_lifecycle.fleet.assess import assess as question
     from artemis_lifecycle.fleet.assess import problems_of

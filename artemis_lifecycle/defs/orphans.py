@@ -24,7 +24,10 @@ class Scanning(dg.Config):
     older_than: Optional[str] = Field(
         default=None, description="In place of min_age: an instant with its time zone, such as 2026-01-31T00:00:00Z."
     )
-    inventory: Optional[str] = Field(default=None, description="The manifest.json of an S3 Inventory report.")
+    inventory: Optional[str] = Field(
+        default=None,
+        description="The manifest.json of an S3 Inventory report, or a live inventory: CATALOG:b_BUCKET.inventory.",
+    )
     listing: Optional[str] = Field(
         default=None, description="Parquet files with path, last_modified and size_in_bytes, in place of a listing."
     )

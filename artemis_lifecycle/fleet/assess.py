@@ -2,8 +2,9 @@
 for each table. Does not belong here: a rule. What expires, what only expired snapshots reach and what may be an orphan
 is decided where plans, scans and deletions decide it.
 
-No operations database, Spark, embedded stack or cold tier is opened, and nothing is written: manifests are read into an
-index in memory. Holds and recorded tags are in the operations database, and are not known here.
+No operations database, embedded stack or cold tier is opened, and nothing is written: manifests are read into an index
+in memory. Spark starts for a live inventory alone. Holds and recorded tags are in the operations database, and are not
+known here.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from artemis_lifecycle.orphans.external_listing import (
     rows_below,
 )
 from artemis_lifecycle.orphans.listing import Listing
+from artemis_lifecycle.orphans.live_inventory import LiveInventory, is_live_inventory, read_live_inventory
 from artemis_lifecycle.orphans.scan import ScanSettings, cutoffs
 from artemis_lifecycle.protection.future import DELTA_LOG, claims, possible_roots
 from artemis_lifecycle.protection.identity import Folders
@@ -241,7 +243,7 @@ def _plot(tables: Sequence[TableAssessment], field: str, title: str) -> str:
 def assess(
     config: LifecycleConfig,
     pattern: str = "*",
-    listing: str | Inventory | ParquetListing | None = None,
+    listing: str | Inventory | LiveInventory | ParquetListing | None = None,
     *,
     listed_at: datetime | None = None,
     quick: bool = False,
@@ -251,9 +253,10 @@ def assess(
     """Assess the tables of all Iceberg catalogs whose keys match `pattern`, as in `tables` of lifecycle.yaml. Writes
     nothing, anywhere.
 
-    `listing`: an S3 Inventory (its `manifest.json`) or Parquet files (path, last_modified, size_in_bytes) of what is in
-    the store; `listed_at` is when it was begun, if earlier than its files. Then all tables of the catalogs are read,
-    since each may reach a listed file. `quick` reads metadata files alone. `progress` is called with how far it came.
+    `listing`: an S3 Inventory (its `manifest.json`), Parquet files (path, last_modified, size_in_bytes), or a live
+    inventory (`CATALOG:b_BUCKET.inventory`, which starts Spark) of what is in the store; `listed_at` is when it was
+    begun, if earlier than it says. Then all tables of the catalogs are read, since each may reach a listed file.
+    `quick` reads metadata files alone. `progress` is called with how far it came.
 
     Raises ConfigError without a catalog, NoSuchTable if nothing matches, OperationsUnavailable or Refused if
     `catalogs.live` cannot be read, BadInput or StorageError for the listing. A table that cannot be read has an
@@ -309,7 +312,9 @@ class _Question:
     def rules(self) -> LocationRules:
         return LocationRules.from_config(self.config.defaults.orphans)
 
-    def answer(self, given: str | Inventory | ParquetListing | None, listed_at: datetime | None) -> Assessment:
+    def answer(
+        self, given: str | Inventory | LiveInventory | ParquetListing | None, listed_at: datetime | None
+    ) -> Assessment:
         pointers, never, objects = self._readers(alone=given is None)
         # Tables beside a catalog in its database are only readers: their keys there are not their own names.
         here = [name for name, entry in pointers.items() if name == entry.identifier and self._is_asked(name)]
@@ -463,10 +468,15 @@ class _Question:
     # --- orphans ----------------------------------------------------------------------------------------------------
 
     def _listed(
-        self, given: str | Inventory | ParquetListing, listed_at: datetime | None, entries: Sequence[CatalogEntry]
+        self,
+        given: str | Inventory | LiveInventory | ParquetListing,
+        listed_at: datetime | None,
+        entries: Sequence[CatalogEntry],
     ) -> _Listed:
         stores = self.resources.live_stores
-        if isinstance(given, str):
+        if isinstance(given, str) and is_live_inventory(given):
+            given = read_live_inventory(self.resources.spark, given, self.config.catalogs.live.name)
+        elif isinstance(given, str):
             given = read_inventory(stores, given) if given.endswith(".json") else read_parquet_listing(stores, given)
         # Metadata is read from here on: what a listing saw later could belong to a commit that is not known.
         began_at = min(given.begun_at, self.at, listed_at or self.at)
@@ -476,7 +486,10 @@ class _Question:
                 locations |= dict.fromkeys(spelled_locations(read_table_metadata(stores, entry.metadata_location)))
             except LifecycleError:
                 continue  # Nothing of it is counted.
-        rows = rows_below(stores, given, [*locations], self.rules)
+        if isinstance(given, LiveInventory):
+            rows = given.rows(self.resources.spark, [*locations], self.rules)
+        else:
+            rows = rows_below(stores, given, [*locations], self.rules)
         subjects = subject_array(rows.column("path").combine_chunks())
         hashes = hash_column(subjects, self.rules)
         rows = rows.append_column("kind", kinds_by_name(subjects))

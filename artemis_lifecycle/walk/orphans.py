@@ -15,6 +15,7 @@ from artemis_lifecycle.operations.tables import require_said
 from artemis_lifecycle.orphans.cold import ColdScan, scan_cold
 from artemis_lifecycle.orphans.external_listing import Inventory, ParquetListing, given_listing
 from artemis_lifecycle.orphans.listing import Listing
+from artemis_lifecycle.orphans.live_inventory import LiveInventory
 from artemis_lifecycle.orphans.scan import (
     OrphanScanResult,
     ScanSettings,
@@ -69,7 +70,7 @@ class Orphans:
         now: datetime | None = None,
         older_than: datetime | None = None,
         location: str | None = None,
-        listing: DataFrame | Listing | Inventory | ParquetListing | None = None,
+        listing: DataFrame | Listing | Inventory | LiveInventory | ParquetListing | None = None,
         *,
         listed_at: datetime | None = None,
     ) -> OrphanScanResult:
@@ -85,7 +86,7 @@ class Orphans:
         instant = None if now is None else self.resources.instant("now", now)
         limit = None if older_than is None else self.resources.instant("older_than", older_than)
         policy = self.resources.config.policy(table)
-        if isinstance(listing, (Inventory, ParquetListing)):
+        if isinstance(listing, (Inventory, LiveInventory, ParquetListing)):
             # The earlier of the two, and never later than now because of a store's clock that is ahead.
             known = (listing.begun_at, self.resources.operations.clock.now())
             listed_at = min(known if listed_at is None else (*known, self.resources.instant("listed_at", listed_at)))
@@ -95,16 +96,19 @@ class Orphans:
         elif isinstance(listing, Listing):
             taken = listing
         else:
-            before = self.steps.any_state(table)
+            before, rules = self.steps.any_state(table), self.resources.rules(table)
+            locations = listed_locations(self.resources, before, location)
+            if isinstance(listing, LiveInventory):
+                listing = listing.files(self.resources.spark, locations, rules)
             taken = given_listing(
                 self.resources.start_spark,
                 self.resources.live_stores,
                 listing,
-                listed_locations(self.resources, before, location),
+                locations,
                 taken_at=self.resources.instant("listed_at", listed_at),
                 root=self.resources.root,
                 clock=self.resources.operations.clock.now,
-                rules=self.resources.rules(table),
+                rules=rules,
                 scheme=split(before.metadata.location).scheme or "s3",
             )
         state = self.steps.any_state(table)
