@@ -50,7 +50,7 @@ deep_snapshots = sa.Table(
     db.metadata,
     sa.Column("table_uuid", sa.Text, primary_key=True),
     sa.Column("snapshot_id", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("move_id", sa.Text, sa.ForeignKey(deep_moves.c.move_id), nullable=False),
+    sa.Column("move_id", sa.Text, sa.ForeignKey(deep_moves.c.move_id), primary_key=True),
 )
 
 

@@ -3,6 +3,7 @@ before a thaw that two people stand for; a kill, a hold and a live file in betwe
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -45,7 +46,7 @@ from artemis_lifecycle.walk.cold_tier import ColdTier
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint, tree
 from artemis_lifecycle_tests.conftest import MakeConfig, on_executors, open_lifecycle
-from artemis_lifecycle_tests.deaths import Killed, lapse
+from artemis_lifecycle_tests.deaths import Killed, killed_at, lapse
 from artemis_lifecycle_tests.past_the_guard import past_the_guard
 from artemis_lifecycle_tests.people import approve_thaw
 from artemis_lifecycle_tests.policies import AND_ARCHIVED, AT_ONCE
@@ -727,6 +728,64 @@ def _committed(lifecycle: Lifecycle, snapshot_id: int) -> datetime:
 
 
 # --- which snapshots are due ------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_of_two_moves_keeps_the_mark_of_the_second_where_the_first_is_settled(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lifecycle, table = archive.lifecycle, "db.two_moves"
+    first, both, second, *_ = archive.made("two_moves", ONE, MORE, "DELETE FROM {t} WHERE id < 8", LAST, LAST)
+    count = itertools.count()
+    # The ids are random: half of all times they are in this order.
+    monkeypatch.setattr(deep_archive, "new_id", lambda kind: f"{kind}-{next(count):032x}")
+    placed = lifecycle.hold(table, "legal", "case 1", snapshot_ids=[second])
+
+    def hold_the_first(point: str) -> None:
+        if point == "deep_moves.begin:after":
+            lifecycle.hold(table, "legal", "case 2", snapshot_ids=[first])
+
+    with crash_points.installed(hold_the_first), pytest.raises(Refused):
+        lifecycle.deep_archive(table)
+    lifecycle.release(placed.hold_id)
+    assert lifecycle.deep_archive(table).moved_files >= 1
+    marked = lifecycle.operations.deep_moves.snapshots(_uuid(lifecycle, table))
+    assert {both, second} <= marked and first not in marked
+    assert not archive.reads("two_moves", both)
+
+    _forget(lifecycle, table)
+    lifecycle.take_over(who="Ann", why="a new operations database")
+    assert lifecycle.operations.deep_moves.snapshots(_uuid(lifecycle, table)) == marked
+    lifecycle.request_thaw(table, [both], case_id="C", requester="Ann", reason="it is needed")
+
+
+def test_a_handoff_that_dies_after_it_took_a_copy_back_leaves_the_marks_of_other_moves(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lifecycle, table = archive.lifecycle, "db.two_moves_dies"
+    full = f"{lifecycle.config.catalogs.live.name}.{table}"
+    back = "CALL {catalog}.system.rollback_to_snapshot(table => '{t}', snapshot_id => {0})"
+    other = "INSERT INTO {t} SELECT /*+ COALESCE(1) */ id FROM range(40, 44)"
+    delete = "DELETE FROM {t} WHERE id < 8"
+    first, both, second, _, again = archive.made("two_moves_dies", ONE, MORE, delete, INSTEAD, back, other)
+    for _ in range(2):
+        core_tables.sql(lifecycle.spark, LAST.format(t=full))
+    plan = lifecycle.plan_expiration(table)
+    assert again in plan.expired_snapshots
+    expire_in_metadata(lifecycle, table, plan.expired_snapshots)
+    # No plan was open when it was moved.
+    monkeypatch.setattr(ColdTier, "_waiting", lambda *_: [])
+    placed = lifecycle.hold(table, "legal", "case 1", snapshot_ids=[second])
+    lifecycle.deep_archive(table)
+    lifecycle.release(placed.hold_id)
+    lifecycle.deep_archive(table)
+    assert {first, both, second} <= lifecycle.operations.deep_moves.snapshots(_uuid(lifecycle, table))
+
+    with killed_at("deep_moves.settle:after"):
+        lifecycle.hand_off(plan)
+    lapse(lifecycle, "leases")
+    lifecycle.hand_off(plan)
+    assert both in lifecycle.operations.deep_moves.snapshots(_uuid(lifecycle, table))
+    assert not archive.reads("two_moves_dies", both)
 
 
 @st.composite
