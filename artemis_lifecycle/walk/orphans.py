@@ -242,9 +242,9 @@ class Orphans:
             if not dry_run and record.files:
                 stored_receipt(self.steps, job_of(record))
             return self.deletion.run_scan(record, None, dry_run=dry_run)
-        effective_policy(self.resources, record.table).require(REMOVAL)
         with self._judged(record):
             record, state = self.steps.resumed(record)
+            effective_policy(self.resources, record.table).require(REMOVAL)
             self.deletion.require_small_or_approved(record)
             with self.steps.run(state, "orphan_deletion") as step:
                 require_newest(deletion_context(self.resources, record.table), record.table_uuid)
