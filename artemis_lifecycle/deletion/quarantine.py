@@ -153,7 +153,7 @@ class Undeleted:
     bytes: int
     metadata_location: str | None
     problems: tuple[tuple[str, str], ...] = ()
-    """(path, reason), at most 1,000."""
+    """(path, reason), as a rule at most 1,000."""
     _files: Callable[[], DataFrame] | None = field(default=None, repr=False, compare=False)
 
     def files(self) -> DataFrame | None:
@@ -169,8 +169,10 @@ def put_back(
     job: DeletionJob,
     *,
     check: Callable[[], None] = lambda: None,
+    most: float = 1_000,
 ) -> Undeleted:
     """Copy every quarantined file of the job back to its path, if no file exists there. A second call does the rest.
+    The result has the first `most` problems.
 
     The caller holds the table's lease, and has recorded the undelete: from then on, no job deletes those paths. `root`
     is `operations.root`. `check` is called between pieces.
@@ -198,7 +200,7 @@ def put_back(
             for outcome, moved, why in threaded(one, piece, _THREADS):
                 counts[outcome] += 1
                 size += moved.size_in_bytes if outcome == "restored" else 0
-                if why and len(problems) < 1_000:
+                if why and len(problems) < most:
                     problems.append((moved.path, why))
     return Undeleted(
         job_id=record.job_id,

@@ -16,7 +16,7 @@ from artemis_lifecycle.catalogs.commit import Change
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY, OPERATION
-from artemis_lifecycle.deletion.quarantine import put_back
+from artemis_lifecycle.deletion.quarantine import Undeleted, put_back
 from artemis_lifecycle.errors import BadInput, NotApplicable, Refused, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import live_entries
@@ -106,7 +106,11 @@ class Undrop:
                 operations.scans.close_dropped(known.table_uuid)
             restored = self._restore(known, operator, why or "undrop", step)
             metadata, seen = self._last_state(known)
-            files, lost = _compared(stores, metadata, step.check)
+            rules = resources.rules(known.table)
+            # A file of the same size may stand at a path whose own file is in quarantine.
+            aside = {normalize(path, rules): why for back in restored for path, why in back.problems}
+            amiss = lambda path: aside.get(normalize(path, rules)) if aside else None  # noqa: E731
+            files, lost = _compared(stores, metadata, amiss, step.check)
             if lost and lost[0].is_current and not incomplete:
                 raise _incomplete(known, lost)
             absence.require()
@@ -121,9 +125,10 @@ class Undrop:
             operations.known_tables.undrop(known, operator, why)
             catalog.register(name, metadata.metadata_location, summaries)
             self.steps.saw(self.steps.state_of(key, known.table_uuid))
-            for job_id in restored:
-                # The table protects them from here on.
-                operations.quarantines.close(job_id, operator, f"undrop of {known.table_uuid}")
+            for back in restored:
+                if not back.problems:
+                    # The table protects them from here on.
+                    operations.quarantines.close(back.job_id, operator, f"undrop of {known.table_uuid}")
             worker = replace(self.steps.worker("undrop"), trigger_type="manual", operator=operator)
             noted = Gate(resources).noted(key, {**worker.summary(), OPERATION: "undrop"})
             if noted:
@@ -132,23 +137,23 @@ class Undrop:
                 resources.committer(key)(key, lambda _: change, swaps=swaps, lineage=noted)
             undrop_id, at = f"undrop-{uuid4().hex}", metadata.metadata_location
             self.recording.record_expiration(key, known.table_uuid, undrop_id, worker, at, operation="undrop")
-            count = sum(restored.values())
+            count = sum(back.restored for back in restored)
             step.counts = {"files": files, "restored": count, "missing": len(lost)}
         paths = tuple(each.path for each in lost[:_NAMED])
         return Undropped(key, known.table_uuid, at, metadata.current_snapshot_id, files, count, len(lost), paths)
 
-    def _restore(self, known: KnownTable, who: str, why: str, step: Step) -> dict[str, int]:
-        """Copy what deletions of the dropped table moved into quarantine back to its paths. Return the number of files
-        by job."""
-        resources, done = self.steps.resources, dict[str, int]()
+    def _restore(self, known: KnownTable, who: str, why: str, step: Step) -> list[Undeleted]:
+        """Copy what deletions of the dropped table moved into quarantine back to its paths. Return what came of each
+        deletion's files, with every problem."""
+        resources, done = self.steps.resources, list[Undeleted]()
         for record in resources.operations.quarantines.of_table(known.table_uuid):
             job = self.quarantine.job(record.job_id)
             if job.kind == "dropped" and record.state not in (QuarantineState.PURGING, QuarantineState.PURGED):
                 with table_lock(resources.operations.engine, record.table_uuid, table=record.table):
                     record = resources.operations.quarantines.undelete(record.job_id, who, why)
                 stores, root = resources.live_stores, resources.root
-                back = put_back(resources.start_spark, stores, root, record, job, check=step.check)
-                done[record.job_id] = back.restored
+                spark = resources.start_spark
+                done.append(put_back(spark, stores, root, record, job, check=step.check, most=float("inf")))
         return done
 
     def _last_state(self, known: KnownTable) -> tuple[TableMetadata, TableMetadata]:
@@ -213,24 +218,30 @@ class _Lost:
     is_current: bool
 
 
-def _compared(stores: Stores, metadata: TableMetadata, check: Callable[[], None]) -> tuple[int, list[_Lost]]:
-    """Compare every file that the metadata reaches with the store: existence and size. Return how many there are, and
-    those that differ, those of the current state first."""
+def _compared(
+    stores: Stores, metadata: TableMetadata, amiss: Callable[[str], str | None], check: Callable[[], None]
+) -> tuple[int, list[_Lost]]:
+    """Compare every file that the metadata reaches with the store: existence and size, and whether anything is `amiss`
+    with its path. Return how many there are, and those that differ, those of the current state first."""
     lost: list[_Lost] = []
     current, files = metadata.current_snapshot, 0
 
     def read(path: str, call: Callable[[], T]) -> T | None:
-        try:
-            return call()
-        except (UnreadableMetadata, StorageError) as error:
-            lost.append(_Lost(path, error.what, is_current))
-            return None
+        what = amiss(path)
+        if what is None:
+            try:
+                return call()
+            except (UnreadableMetadata, StorageError) as error:
+                what = error.what
+        lost.append(_Lost(path, what, is_current))
+        return None
 
     def compare(paths: pa.Array, sizes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:
-        there = stores.statuses(paths)
-        for row in np.flatnonzero(~there.found | (there.sizes != sizes)).tolist():
+        there, whys = stores.statuses(paths), [amiss(path) for path in paths.to_pylist()]
+        differs = np.array([why is not None for why in whys], np.bool_) | ~there.found | (there.sizes != sizes)
+        for row in np.flatnonzero(differs).tolist():
             why = f"{there.sizes[row]} bytes, not {sizes[row]}" if there.found[row] else "gone"
-            lost.append(_Lost(paths[row].as_py(), why, is_current))
+            lost.append(_Lost(paths[row].as_py(), whys[row] or why, is_current))
         return len(paths)
 
     seen: set[str] = set()

@@ -432,6 +432,35 @@ def test_an_undrop_brings_back_what_a_deletion_moved_into_quarantine(
         assert lifecycle.expire("db.again").deleted > 0 and lifecycle.read("db.again").count() == 1
 
 
+def test_an_undrop_takes_no_other_file_of_the_same_size_for_a_quarantined_one(
+    make_config: MakeConfig, spark: SparkSession
+) -> None:
+    policy = {**POLICY, "deletion": {"grace": "0s", "mode": "quarantine"}, "dropped": {"keep": "0s"}}
+    config = make_config(defaults=policy, tables={"db.*": {}}, quarantine={"retain": "1ms"})
+    with open_lifecycle(config, spark=spark) as lifecycle:
+        table = make_table(lifecycle, "aside_by_size", 3)
+        lifecycle.observe_catalog()
+        rows = spark.sql(f"SELECT id, input_file_name() AS file FROM {_name(lifecycle)}.{table}").collect()
+        one, other = (local(row["file"]) for row in sorted(rows, key=lambda row: row["id"])[:2])
+        content = one.read_bytes(), other.read_bytes()
+        assert len(content[0]) == len(content[1])
+        spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+        scan = lifecycle.scan_dropped(table)
+        lifecycle.approve(scan, who="ada", why="a test")
+        lifecycle.delete_dropped(scan)
+        # Copied back by hand, to a wrong name.
+        other.parent.mkdir(parents=True, exist_ok=True)
+        other.write_bytes(content[0])
+
+        with pytest.raises(Refused, match="another file stands at its path"):
+            lifecycle.undrop(table)
+        done = lifecycle.undrop(table, incomplete=True, who="ada", why="history is enough")
+        assert done.missing >= 1
+        lifecycle.purge_quarantine(table)
+        kept = [each for each in local(str(lifecycle.config.quarantine.root)).rglob("*") if each.is_file()]
+        assert any(each.read_bytes() == content[1] for each in kept)
+
+
 def test_an_undrop_passes_the_gate_only_with_what_was_in_the_catalog_before(
     make_config: MakeConfig, spark: SparkSession
 ) -> None:
