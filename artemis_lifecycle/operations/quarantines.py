@@ -127,10 +127,12 @@ class Quarantines(db.Part):
         change(self.engine, "quarantines.finish", QuarantineRecord, *mine, purge_after=end)
 
     def undelete(self, job_id: str, who: str, why: str) -> QuarantineRecord:
-        """Record that the files will be restored to their paths. Raises PlanStateError if they are purged."""
+        """Record that the files will be restored to their paths; ends a purge that has not deleted all of them. Raises
+        PlanStateError if they are purged."""
         return self._set(
             job_id,
-            quarantines.c.purging_at.is_(None),
+            quarantines.c.purged_at.is_(None),
+            purging_at=None,
             undeleted_at=sa.func.coalesce(quarantines.c.undeleted_at, sa.func.clock_timestamp()),
             undeleted_by=who,
             undeleted_why=why,

@@ -86,14 +86,6 @@ class FormerPaths:
             yield pa.array(piece, pa.string())
 
 
-def _kept(protection: Protection, considered: Considered, former: FormerPaths, files: pa.Table) -> dict[int, str]:
-    places = files.column("path").to_pylist()
-    by_place = former.kept(places)
-    return {row: by_place[place] for row, place in enumerate(places) if place in by_place} | protection.kept(
-        files, considered
-    )
-
-
 @dataclass(frozen=True)
 class Quarantine:
     """Restores or purges the files that deletions moved to quarantine."""
@@ -203,7 +195,6 @@ class Quarantine:
                 former.read()
                 waiting = former.kept(list(former.paths))
                 if waiting and record.purging_at is None:
-                    # Once a purge has begun, nothing can be undeleted any more.
                     done.append(Purged(record.job_id, record.table, 0, 0, 0, dry_run, len(waiting)))
                     continue
                 if not dry_run:
@@ -211,7 +202,7 @@ class Quarantine:
                 purged = purge(
                     self.resources.live_stores,
                     record,
-                    kept=partial(_kept, protection, considered, former),
+                    kept=partial(self._kept, record, protection, considered, former),
                     lock=nullcontext
                     if dry_run
                     else partial(table_lock, self.resources.operations.engine, record.table_uuid, table=record.table),
@@ -226,6 +217,29 @@ class Quarantine:
                 step.state = "pending"
             step.counts = {"deleted": sum(each.deleted for each in done), "bytes": sum(each.bytes for each in done)}
         return done
+
+    def _kept(
+        self,
+        record: QuarantineRecord,
+        protection: Protection,
+        considered: Considered,
+        former: FormerPaths,
+        files: pa.Table,
+    ) -> dict[int, str]:
+        """Return which of these files must stay, and why. Raises PlanStateError if a person has restored them since the
+        purge began, which needs no lease where the table cannot be read."""
+        if record.purging_at is not None and not self.resources.operations.quarantines.get(record.job_id).purging_at:
+            raise PlanStateError(
+                f"A person has restored the files of {record.job_id} since its purge began",
+                table=record.table,
+                untouched="what is left in quarantine",
+                hint=f"nothing to do; to purge them after all: artemis close {record.job_id}",
+            )
+        places = files.column("path").to_pylist()
+        by_place = former.kept(places)
+        return {row: by_place[place] for row, place in enumerate(places) if place in by_place} | protection.kept(
+            files, considered
+        )
 
     def _former_paths(self, state: TableState, record: QuarantineRecord) -> FormerPaths:
         """Return what judges a job's files by the paths from which they were moved: a reader that came back since, and

@@ -148,7 +148,7 @@ class Undrop:
         resources, done = self.steps.resources, list[Undeleted]()
         for record in resources.operations.quarantines.of_table(known.table_uuid):
             job = self.quarantine.job(record.job_id)
-            if job.kind == "dropped" and record.state not in (QuarantineState.PURGING, QuarantineState.PURGED):
+            if job.kind == "dropped" and record.state is not QuarantineState.PURGED:
                 with table_lock(resources.operations.engine, record.table_uuid, table=record.table):
                     record = resources.operations.quarantines.undelete(record.job_id, who, why)
                 stores, root = resources.live_stores, resources.root

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.deletion.world import World, local, outcomes
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
 from artemis_lifecycle_tests.policies import AT_ONCE
-from artemis_lifecycle_tests.protection.foreign import expire_in_metadata, take_up
+from artemis_lifecycle_tests.protection.foreign import expire_in_metadata, set_pointer, take_up
 
 ODD = ["plain.parquet", "a b%20c.parquet", "_hidden'\"quote.parquet", "ümlaut-" + "x" * 180, "new\nline.parquet"]
 
@@ -230,6 +231,36 @@ def test_a_deleted_snapshot_is_brought_back(lifecycle: Lifecycle) -> None:
         lifecycle.undelete(plan_id, who="ada", why="too late")
     with pytest.raises(NoSuchPlan):
         lifecycle.undelete("plan-unknown", who="ada", why="x")
+
+
+@pytest.mark.parametrize("why", ["a hold", "its death, and a catalog that was put back"])
+def test_what_a_purge_left_when_something_stopped_it_is_brought_back(lifecycle: Lifecycle, why: str) -> None:
+    table = make_table(lifecycle, "stopped", 2)
+    before, first = lifecycle.get_current(table).metadata_location, ids_of(lifecycle, table)[0]
+    core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {lifecycle.config.catalogs.live.name}.{table} VALUES (9)")
+    plan_id = lifecycle.expire(table).job_id
+    with lifecycle.operations.engine.begin() as connection:
+        connection.execute(text("UPDATE lifecycle.quarantines SET purge_after = clock_timestamp() - interval '1 s'"))
+    moved = len(list(local(lifecycle.quarantined(table)[0].folder).rglob("files/*")))
+
+    def stop(point: str) -> None:
+        if point == "quarantines.record:after":
+            if why != "a hold":
+                raise Killed(point)
+            lifecycle.hold(table, "legal", "case 8")
+
+    with crash_points.installed(stop), suppress(LifecycleError, Killed):
+        lifecycle.purge_quarantine(table)
+    lapse(lifecycle, "leases")
+    if why != "a hold":
+        set_pointer(lifecycle, table, before)
+    with suppress(LifecycleError):
+        lifecycle.purge_quarantine(table)
+
+    done = lifecycle.undelete(plan_id, who="ada", why="the court asks")
+    assert (done.restored + done.present, done.failed) == (moved, 0) and moved
+    if why != "a hold":
+        assert lifecycle.read(table, snapshot_id=first).count() == 1
 
 
 def test_what_the_database_has_forgotten_is_brought_back(lifecycle: Lifecycle) -> None:
