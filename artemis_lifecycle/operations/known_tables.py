@@ -105,7 +105,7 @@ class KnownTables(db.Part):
         with around("known_tables.observe"), self.engine.begin() as connection:
             for (table_uuid, table), seen in sorted(present.items(), key=lambda each: each[0]):
                 known = before.get((table_uuid, table))
-                if known is None:
+                if known is None or _set_apart(connection, known, seen):
                     # It has a new name now: of those whose names are gone, the one that it continues.
                     lost = (each for each in left.values() if each.table_uuid == table_uuid and seen.follows(each))
                     former = max(lost, key=seen.follows, default=None)
@@ -239,6 +239,18 @@ def _same(known: KnownTable) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 _NOW = sa.func.clock_timestamp()
+
+
+def _set_apart(connection: sa.Connection, known: KnownTable, seen: Seen) -> bool:
+    """If its name now has another line of the uuid, in a place of its own, keep what is known of a dropped table under
+    a name that says so. Return whether that was done."""
+    folder, theirs = (each.metadata_location.rpartition("/")[0] for each in (known, seen))
+    if known.missing_since is None or folder == theirs or seen.follows(known):
+        return False
+    end = "`" if known.table.endswith("`") else ""
+    name = f"{known.table.removesuffix(end)} (dropped {known.missing_since:%Y-%m-%d %H%M%S}){end}"
+    connection.execute(sa.update(known_tables).where(*_same(known)).values(table_name=name))
+    return True
 
 
 def _looked(catalog: str) -> Insert:

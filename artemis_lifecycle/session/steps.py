@@ -183,8 +183,8 @@ class Steps:
         operations, metadata = self.resources.unchecked_operations, state.metadata
         catalog = state.catalog or self.resources.config.catalogs.of(state.name).name
         names = operations.known_tables.names(catalog, metadata.table_uuid)
-        if state.catalog is None and names and state.name not in names:
-            # Renamed, or a second name: all names together tell.
+        if state.catalog is None and names and (state.name not in names or names[state.name].missing_since):
+            # Renamed, a second name, or back under it: all names together tell.
             live, stores = self.resources.catalogs.reader(catalog), self.resources.live_stores
             observe(live, stores, operations, catalog, self.resources.rules, complete=False)
         seen, known = Seen(state.name, metadata.metadata_location), names.get(state.name)

@@ -239,3 +239,31 @@ def test_what_an_overtaken_plan_has_to_archive_stays(opened: Opened, tmp_path: P
 
     assert all(path.exists() for path in read)
     assert not lifecycle.hand_off(plan).lost
+
+
+@pytest.mark.parametrize("renamed", [False, True], ids=["own-name", "name-of-the-dropped-one"])
+def test_a_dropped_replica_stays_when_the_original_takes_its_name(
+    opened: Opened, tmp_path: Path, renamed: bool
+) -> None:
+    lifecycle = opened({**WITHOUT_COLD, "dropped": {"keep": "30d"}})
+    table, name = make_original(lifecycle), lifecycle.config.catalogs.live.name
+    place = replica_of(lifecycle, table, tmp_path)
+    pointer = lifecycle.get_current("db.replica").metadata_location
+    lifecycle.observe_catalog()
+    goes_on(lifecycle, table)
+    lifecycle.spark.sql(f"DROP TABLE {name}.db.replica")
+    lifecycle.keep_dropped("db.replica", who="ada", why="it is still needed")
+    if renamed:
+        lifecycle.spark.sql(f"ALTER TABLE {name}.{table} RENAME TO db.replica")
+        table = "db.replica"
+    before = {path for path in place.rglob("*") if path.is_file() and RECEIPTS not in path.parts}
+    assert before
+
+    with suppress(StaleMetadata):
+        lifecycle.delete_orphans(lifecycle.scan_orphans(table))
+
+    assert {path for path in before if not path.exists()} == set()
+    [lost] = lifecycle.dropped_tables()
+    assert (lost.state, lost.table.startswith("db.replica"), lost.metadata_location) == ("kept", True, pointer)
+    assert lifecycle.undrop(lost.table, as_name="db.back", who="ada", why="it is needed").missing == 0
+    assert lifecycle.read("db.back").count() == 3
