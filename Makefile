@@ -152,6 +152,10 @@ lock: $(VENV)/.project  ## Write requirements.lock anew from pyproject.toml; new
 bench: setup  ## Iceberg's own expire action and this project's planner, side by side: see bench/README.md.
 	@$(PY) -m bench $(ARGS)
 
+.PHONY: records
+records: setup  ## Every published figure anew, its raw output kept: nine hours, `PART=handoff`, or so many MINUTES=180; resumes.
+	@$(PY) -m bench.records $(PART) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ARGS),-- $(ARGS))
+
 .PHONY: wheel
 wheel: $(VENV)/.project  ## A wheel with its Java classes compiled, and the source it is built of, in dist/. Needs a JDK (javac), 17 or newer.
 	@$(PY) -m artemis_lifecycle.embedded jars

@@ -5,23 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from bench import metadata, report
+from bench.machine import machine
 from bench.metadata import Shape, Table
 from bench.sampling import Sample, Sampler
 from bench.side import Job
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+PAGE = REPOSITORY / "docs" / "performance-records.md"
 
 DEFAULTS: Mapping[str, str | None] = {"spark.sql.shuffle.partitions": None}
 """The peer as a user has it who sets nothing: Spark's 200 shuffle partitions."""
@@ -41,12 +40,12 @@ def main() -> None:
     work = Path(arguments.work).resolve()
     work.mkdir(parents=True, exist_ok=True)
     if arguments.report:
-        report.publish(work, _machine(arguments), REPOSITORY / "docs" / "performance.md" if arguments.write else None)
+        report.publish(work, machine(arguments.cores, arguments.jars), PAGE if arguments.write else None)
         return
     Bench(arguments, work).run()
     if arguments.generate:
         return
-    report.publish(work, _machine(arguments), REPOSITORY / "docs" / "performance.md" if arguments.write else None)
+    report.publish(work, machine(arguments.cores, arguments.jars), PAGE if arguments.write else None)
 
 
 def _arguments() -> argparse.Namespace:
@@ -69,7 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--memory", help="spark.driver.memory of both sides; default: the project's own")
     parser.add_argument("--generate", action="store_true", help="only generate")
     parser.add_argument("--report", action="store_true", help="only print the tables of the results so far")
-    parser.add_argument("--write", action="store_true", help="also write docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="also write docs/performance-records.md")
     return parser.parse_args()
 
 
@@ -96,7 +95,7 @@ class Bench:
             "scale": self.arguments.scale,
             "tags": self.arguments.tags,
             "repetitions": self.repetitions,
-            "machine": _machine(self.arguments),
+            "machine": machine(self.arguments.cores, self.arguments.jars),
             "tables": len(tables),
             "table": {**asdict(tables[0]), "stages": [asdict(stage) for stage in tables[0].stages]},
             "decode": _json([sys.executable, "-m", "bench.parsing", "decode", tables[0].folder]),
@@ -286,30 +285,6 @@ def _json(command: Sequence[str]) -> Any:
         command, cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, stdout=subprocess.PIPE, check=True
     )
     return json.loads(done.stdout)
-
-
-def _machine(arguments: argparse.Namespace) -> dict[str, object]:
-    model = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.processor(),
-    )
-    return {
-        "at": datetime.now(UTC).isoformat(timespec="minutes"),
-        "processor": model,
-        "cores": arguments.cores,
-        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "pyspark": version("pyspark"),
-        "iceberg": next(iter(Path(arguments.jars, "jars").glob("iceberg-spark-runtime-*.jar")), Path("?")).stem,
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True
-        ).stdout.strip(),
-    }
 
 
 def _say(text: str) -> None:

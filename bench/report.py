@@ -1,4 +1,4 @@
-"""Results as tables: in the terminal, and as the Markdown of docs/performance.md; machine and commands go to
+"""Results as tables: in the terminal, and as the Markdown of docs/performance-records.md; machine and commands go to
 docs/performance-methods.md."""
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
 @dataclass(frozen=True)
 class Grid:
+    """A table of figures. `record`: the parts of `make records` that give it."""
+
     title: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    record: str = "plans, plans-10m, tags, fleet, commits"
 
 
 def spread(seconds: Sequence[float]) -> str:
@@ -88,6 +91,7 @@ def _grids(results: Mapping[str, Any]) -> Iterator[Grid]:
     yield _memory(results)
     yield _parts(results)
     yield _limits(results)
+    yield _index(results)
     yield _metadata(results)
     yield _tuning(results)
 
@@ -269,6 +273,25 @@ def _limits(results: Mapping[str, Any]) -> Grid:
     return Grid("The limit of a full plan: its bytes over the decode speed of all cores", head, tuple(rows))
 
 
+def _index(results: Mapping[str, Any]) -> Grid:
+    rows = []
+    for name, result in results.items():
+        sizes = [plan["index_bytes"] for plan in _plans(results, name, "ours", night=False) if "index_bytes" in plan]
+        if sizes and name != "fleet":
+            table = result["table"]
+            stored, files = table["manifest_bytes"] + table["list_bytes"], table["data_files"]
+            rows.append(
+                (
+                    name,
+                    _megabytes(stored),
+                    _megabytes(sizes[-1]),
+                    f"{sizes[-1] / stored:.0%}",
+                    f"{sizes[-1] / files:,.0f}",
+                )
+            )
+    return Grid("The manifest index", ("table", "metadata", "index", "of it", "bytes per data file"), tuple(rows))
+
+
 def _metadata(results: Mapping[str, Any]) -> Grid:
     rows = [
         (
@@ -281,7 +304,10 @@ def _metadata(results: Mapping[str, Any]) -> Grid:
         for one in runs[:1]
     ]
     return Grid(
-        "Reading metadata.json", ("snapshots", "file", "parse", "peak memory beside the file's bytes"), tuple(rows)
+        "Reading metadata.json",
+        ("snapshots", "file", "parse", "peak memory beside the file's bytes"),
+        tuple(rows),
+        "metadata",
     )
 
 
@@ -295,7 +321,7 @@ def _tuning(results: Mapping[str, Any]) -> Grid:
         for one in results.get("tuning", {}).get("tried", [])
     ]
     title = f"The peer's settings tried, {results['tuning']['table']}" if rows else ""
-    return Grid(title, ("settings", "full plan", "processor time"), tuple(rows))
+    return Grid(title, ("settings", "full plan", "processor time"), tuple(rows), "plans")
 
 
 def _print(grids: Sequence[Grid]) -> None:
@@ -313,7 +339,14 @@ def _print(grids: Sequence[Grid]) -> None:
 
 
 def markdown(grid: Grid) -> str:
-    lines = [f"### {grid.title}", "", "| " + " | ".join(grid.head) + " |", "|---" * len(grid.head) + "|"]
+    lines = [
+        f"### {grid.title}",
+        "",
+        f"<!-- record: {grid.record} -->",
+        "",
+        "| " + " | ".join(grid.head) + " |",
+        "|---" * len(grid.head) + "|",
+    ]
     lines += ["| " + " | ".join(row) + " |" for row in grid.rows]
     return "\n".join(lines)
 
@@ -329,12 +362,13 @@ def _write(path: Path, grids: Sequence[Grid], results: Mapping[str, Any], machin
         if "machine" in result
     )
     method = (f"Machine: {shape}.", f"Last side of each table ran (UTC, commit): {ran}.", f"Commands:\n\n{commands}")
-    _replace(path, map(markdown, grids))
-    _replace(path.with_name("performance-methods.md"), method)
+    replace(path, BEGIN, END, map(markdown, grids))
+    replace(path.with_name("performance-methods.md"), BEGIN, END, method)
 
 
-def _replace(page: Path, parts: Iterable[str]) -> None:
-    head, _, rest = page.read_text().partition(BEGIN)
-    _, _, tail = rest.partition(END)
+def replace(page: Path, begin: str, end: str, parts: Iterable[str]) -> None:
+    """Put `parts` between two markers of a page."""
+    head, _, rest = page.read_text().partition(begin)
+    _, _, tail = rest.partition(end)
     body = "\n\n".join(parts)
-    page.write_text(f"{head}{BEGIN}\n\n{body}\n\n{END}{tail}")
+    page.write_text(f"{head}{begin}\n\n{body}\n\n{end}{tail}")
