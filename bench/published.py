@@ -71,7 +71,7 @@ PARTS: dict[str, Part] = {
         30,
         (
             *(
-                "BEFORE python -m bench.first {tables}/before {home}",
+                "BEFORE python -m bench.first {tables} {home}",
                 "python -m bench.first {tables} {home}",
                 "python -m bench.first {tables} {home} --without-session",
             )
