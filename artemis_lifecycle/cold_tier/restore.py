@@ -441,6 +441,17 @@ def _finished(
         raise
     context.operations.restores.finish(restore_id, snapshot_id, metadata_location)
     stop_protecting(context, request.table_uuid, restore_id)
+    return _result(context, request, restore_id, snapshot_id, metadata_location, attempts)
+
+
+def _result(
+    context: RestoreContext,
+    request: RestoreRequest,
+    restore_id: str,
+    snapshot_id: int,
+    metadata_location: str,
+    attempts: int,
+) -> Restored:
     outcome = restore_ledger(context, restore_id).outcome(restore_id)
     return Restored(
         table=request.table,
@@ -533,5 +544,9 @@ def _done(context: RestoreContext, request: RestoreRequest, live: TableMetadata)
         or head.summary.get(RESTORED_SNAPSHOT) != str(request.snapshot_id)
     ):
         raise taken(request, ref)
-    # Killed between the commit and its record, or requested twice.
-    return _finished(context, request, restore_id, head.snapshot_id, live.metadata_location, 0)
+    records = context.operations.restores.of_table(request.table_uuid)
+    if any(each.restore_id == restore_id and each.finished_at is None for each in records):
+        # Killed between the commit and its record.
+        return _finished(context, request, restore_id, head.snapshot_id, live.metadata_location, 0)
+    # People work on it, and its files may be nowhere else. A database that was put back forgot its record.
+    return _result(context, request, restore_id, head.snapshot_id, live.metadata_location, 0)

@@ -19,7 +19,7 @@ from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig
-from artemis_lifecycle_tests.deaths import Killed, lapse
+from artemis_lifecycle_tests.deaths import Killed, killed_at, lapse
 from artemis_lifecycle_tests.policies import AT_ONCE
 
 
@@ -248,3 +248,39 @@ def test_what_cannot_be_restored_is_refused_before_anything_is_copied(past: Past
     assert (done.snapshot_id, done.copied_files) == (current, 0)
     assert lifecycle.snapshot_history("db.t").refs["same"].snapshot_id == current
     assert lifecycle.restore("db.t", current, "same").metadata_location == done.metadata_location
+
+
+def test_a_restore_that_is_done_is_reported_whatever_its_branch_and_its_record_are(
+    past: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """People work on the branch: a store that does not answer for a moment takes nothing from it."""
+    lifecycle, source = past.lifecycle, past.ids[1]
+    done = lifecycle.restore("db.t", source, "evidence", why="the court keeps it")
+
+    def refused(*_: object) -> None:
+        raise RestoreFailed("The restored branch cannot be read")
+
+    monkeypatch.setattr("artemis_lifecycle.cold_tier.restore._read_back", refused)
+    assert lifecycle.restore("db.t", source, "evidence").snapshot_id == done.snapshot_id
+    # As an operations database from a backup.
+    monkeypatch.setattr(lifecycle.operations.restores, "of_table", lambda table_uuid: [])
+    assert lifecycle.restore("db.t", source, "evidence").snapshot_id == done.snapshot_id
+    assert past.branch_reads("evidence") == past.prints[source]
+
+
+def test_a_restore_that_died_before_its_check_read_takes_back_a_branch_that_cannot_be_read(
+    past: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lifecycle, source = past.lifecycle, past.ids[1]
+    with killed_at("catalog.commit:after"):
+        lifecycle.restore("db.t", source, "unread")
+    lapse(lifecycle, "leases")
+
+    def refused(*_: object) -> None:
+        raise RestoreFailed("The restored branch cannot be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("artemis_lifecycle.cold_tier.restore._read_back", refused)
+        with pytest.raises(RestoreFailed, match="cannot be read"):
+            lifecycle.restore("db.t", source, "unread")
+    assert "unread" not in lifecycle.snapshot_history("db.t").refs
