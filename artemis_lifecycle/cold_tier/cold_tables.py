@@ -244,6 +244,13 @@ class ColdEntries:
         name = parse(identity.cold_table).suffixed(f"_{label}")
         return str(name.suffixed(free_suffix(str(name), identity.table_uuid, self.catalog.exists)))
 
+    def locations(self, name: str, newest: Json | None) -> dict[str, str]:
+        """Return where the catalog has the archive `name` with the metadata `newest`, and the closed tables that it
+        lists."""
+        names = [name, *(each.name for each in closed_tables((newest or {}).get("properties")))]
+        found = {each: self._location(each) for each in names}
+        return {each: location for each, location in found.items() if location is not None}
+
     def is_taken(self, name: str) -> bool:
         """Return True if a name belongs to an entry of another table."""
         return self._is_of_another(self.entry(name))

@@ -153,13 +153,15 @@ def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int
                 current, changes = _changes(context, entries, what)
                 if not changes:
                     if current.location is not None:
-                        _record_published(context, identity, {identity.cold_table: current.location})
+                        _record_published(context, entries, identity, current.metadata)
                     return current.location, attempt - 1
                 place = partial(cold_metadata.metadata_path, identity, plan.plan_id)
                 written = [(change, place(change.before.location, change.table)) for change in changes]
                 for change, location in written:
                     _write_metadata(context, plan.table, location, change.metadata)
-                newest = next(location for change, location in written if change.table == identity.cold_table)
+                newest, metadata = next(
+                    (location, change.metadata) for change, location in written if change.table == identity.cold_table
+                )
                 context.check()
                 try:
                     with around("handoff.publish"), engine.begin() as connection:
@@ -175,7 +177,7 @@ def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int
                             )
                         if context.record is not None:
                             context.record(connection, newest)
-                    _record_published(context, identity, {change.table: location for change, location in written})
+                    _record_published(context, entries, identity, metadata)
                     return newest, attempt
                 except CommitConflict:
                     if attempt == _PUBLISH_ATTEMPTS:
@@ -220,16 +222,22 @@ def recover_archive(context: HandoffContext, table: str, identity: ColdIdentity)
                     expected_location=each.current.location,
                     new_location=each.newest,
                 )
+        recovered = replace(identity, cold_table=name)
+        with open_entries(context, table, identity.table_uuid, recovered) as entries:
+            _record_published(context, entries, recovered, entries.entry(name).metadata)
     finally:
         engine.dispose()
-    published = {each.name: each.newest for each in behind}
-    _record_published(context, identity, published)
     if name != identity.cold_table:
-        record_identity(context.live_stores, context.root, replace(identity, cold_table=name))
-    return RecoveredArchive(table, name, tuple(published.values()))
+        record_identity(context.live_stores, context.root, recovered)
+    return RecoveredArchive(table, name, tuple(each.newest for each in behind))
 
 
-def _record_published(context: HandoffContext, identity: ColdIdentity, published: dict[str, str]) -> None:
+def _record_published(
+    context: HandoffContext, entries: ColdEntries, identity: ColdIdentity, newest: Json | None
+) -> None:
+    """Record all of the archive's tables, not only those that changed: an earlier run may have died before its record,
+    and a table that no record names is lost with the cold catalog."""
+    published = entries.locations(identity.cold_table, newest)
     with around("handoff.published"):
         for stores, path in places_of_published(context, identity):
             record_published(stores, path, published)

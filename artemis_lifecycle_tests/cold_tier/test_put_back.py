@@ -695,3 +695,55 @@ def test_a_recovered_archive_leaves_a_name_to_the_table_that_settled_on_it(at_on
     assert lifecycle.recover_archive(table_uuid, who="ann", why="again").published == ()
     for name, snapshot, expected in ((done.cold_table, first, rows), (place.table, other, of_another)):
         assert lifecycle.spark.sql(f"SELECT * FROM {cold}.{name} VERSION AS OF {snapshot}").collect() == expected
+
+
+def test_a_past_period_of_an_archive_comes_back_though_its_handoff_died_before_the_record(at_once: Lifecycle) -> None:
+    place, lifecycle, cold = Place(at_once, "t"), at_once, at_once.config.catalogs.cold.name
+    row = {"catalog": cold}
+
+    def rows_of_catalog() -> dict[str, str]:
+        of_table = text("SELECT table_name, metadata_location FROM iceberg_tables WHERE catalog_name = :catalog")
+        with lifecycle.operations.engine.connect() as connection:
+            return dict(map(tuple, connection.execute(of_table, row)))
+
+    def write(number: int) -> int:
+        return place.run(f"INSERT OVERWRITE {{t}} VALUES ({number}, {number})")
+
+    place.run("CREATE TABLE {t} (a int, b int) USING iceberg", "INSERT INTO {t} VALUES (0, 0)")
+    first = write(1)
+    expected = place.rows()
+    write(2)
+    lifecycle.expire(place.table)
+    place.refresh()
+    backup = rows_of_catalog()
+    # Files without field ids would be read otherwise from now on: what is archived gets a table of its own.
+    mapping = json.dumps([{"field-id": 1, "names": ["b"]}, {"field-id": 2, "names": ["a"]}])
+    quoted = mapping.replace("{", "{{").replace("}", "}}")
+    place.run(f"ALTER TABLE {{t}} SET TBLPROPERTIES ('schema.name-mapping.default'='{quoted}')")
+    second = write(3)
+    write(4)
+    plan = lifecycle.plan_expiration(place.table)
+    with killed_at("handoff.published:before"):
+        lifecycle.hand_off(plan)
+    lapse(lifecycle, "leases")
+    lifecycle.hand_off(plan)
+    lifecycle.commit_expiration(plan)
+    lifecycle.delete_files(plan)
+    published = rows_of_catalog()
+    assert len(published) > len(backup)
+
+    with lifecycle.operations.engine.begin() as connection:
+        with unguarded(connection):
+            connection.execute(text("DELETE FROM iceberg_tables WHERE catalog_name = :catalog"), row)
+            for name, location in backup.items():
+                again = (
+                    "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, "
+                    "iceberg_type) VALUES (:catalog, 'db', :name, :location, 'TABLE')"
+                )
+                connection.execute(text(again), {**row, "name": name, "location": location})
+        connection.execute(text("TRUNCATE artemis_cold.publications"))
+        connection.execute(text("UPDATE lifecycle.plans SET cold_metadata_location = NULL"))
+    done = lifecycle.recover_archive(place.table, who="ann", why="a backup")
+    assert set(done.published) == set(published.values()) and rows_of_catalog() == published
+    assert lifecycle.read(place.table, snapshot_id=second).count() == 1
+    assert sorted(tuple(each) for each in lifecycle.read(place.table, snapshot_id=first).collect()) == expected
