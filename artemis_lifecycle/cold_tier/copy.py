@@ -106,6 +106,7 @@ class Copier:
     to `excluded` destinations are skipped. `committed` is when each snapshot was committed (microseconds since
     1970): a source that is newer than the snapshot that added it is LATE, except to destinations in `checked`.
     None: nothing is late. A destination with another file is TAKEN unless it is in `replaceable` (None: all are).
+    `required` are the checksums that rewritten files must have, by destination: others are not written.
     """
 
     source: Stores
@@ -116,6 +117,7 @@ class Copier:
     committed: Mapping[int, int] | None = None
     checked: Collection[str] = ()
     replaceable: Collection[str] | None = None
+    required: Mapping[str, str] = field(default_factory=dict)
     at_once: int = _AT_ONCE
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -196,6 +198,10 @@ class Copier:
         wanted = self._sized(wanted, len(data))
         written, description = rewrite(data)
         checksum = _checksum(written)
+        required = self.required.get(wanted.destination, checksum)
+        if checksum != required:
+            # What is there may be the last whole copy: one in the archive, whose place says nothing of its content.
+            raise _Damaged(f"the new copy is {checksum}, but the lost one was {required}")
         there, stored = self._there(wanted.destination, len(written))
         action = PRESENT if stored == checksum else REWRITTEN
         if stored != checksum:

@@ -319,7 +319,9 @@ class _Repair:
         lengths = self._lengths([copy.source for copy, _ in rows if copy.kind == MANIFEST_LIST])
         wanted = pa.Table.from_pylist([row for _, row in rows], WANTED)
         cost = Cost(len(rows), len(rows), sum(max(copy.size_in_bytes, 0) for copy, _ in rows))
-        made = copy_files(self._copies.runner, wanted, replace(self._copier, lengths=lengths), cost)
+        required = {copy.destination: copy.checksum for copy, _ in rows if copy.checksum is not None}
+        copier = replace(self._copier, lengths=lengths, required=required)
+        made = copy_files(self._copies.runner, wanted, copier, cost)
         by_place = {file.destination: file for file in made}
         done = [_held(copy, by_place[copy.destination]) for copy, _ in rows]
         self._record([by_place[each.copy.destination] for each in done if each.error is None])

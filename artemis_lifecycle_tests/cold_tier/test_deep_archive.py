@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from artemis_lifecycle.api import Lifecycle
-from artemis_lifecycle.cold_tier import deep_archive
+from artemis_lifecycle.cold_tier import deep_archive, rewriting
 from artemis_lifecycle.cold_tier.deep_archive import due_snapshots
 from artemis_lifecycle.cold_tier.paths import OWNER
 from artemis_lifecycle.cold_tier.scrub import verify_copies
@@ -41,7 +42,7 @@ from artemis_lifecycle.operations.cold_tier import LAPSED, OVER, ThawState
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.retention.rules import HistoryView, HoldView, SnapshotView
 from artemis_lifecycle.session.resources import Resources
-from artemis_lifecycle.storage.local.store import LocalStore, local_path
+from artemis_lifecycle.storage.local.store import LocalStore, aside_of, is_aside, local_path
 from artemis_lifecycle.walk.cold_tier import ColdTier
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint, tree
@@ -362,6 +363,58 @@ def test_what_a_plan_archives_needs_no_thaw(archive: Archive, name: str, monkeyp
         approve_thaw(lifecycle, asked.thaw_id)
         lifecycle.follow_thaw(asked.thaw_id)
         assert archive.reads(name, again)
+
+
+def test_an_archived_delete_file_is_not_replaced_by_another_rewrite_of_it(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On S3 a file leaves its class by being written again; pyarrow names its version in each file that it writes."""
+    lifecycle, table = archive.lifecycle, "db.newer_library"
+    full = f"{lifecycle.config.catalogs.live.name}.{table}"
+    on_read = "ALTER TABLE {t} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')"
+    back = "CALL {catalog}.system.rollback_to_snapshot(table => '{t}', snapshot_id => {1})"
+    _, deleted, _, again = archive.made(
+        "newer_library", on_read, ONE, "DELETE FROM {t} WHERE id = 3", INSTEAD, back, MORE
+    )
+    for _ in range(2):
+        core_tables.sql(lifecycle.spark, LAST.format(t=full))
+    plan = lifecycle.plan_expiration(table)
+    expire_in_metadata(lifecycle, table, plan.expired_snapshots)
+    # No plan was open when it was moved.
+    monkeypatch.setattr(ColdTier, "_waiting", lambda *_: [])
+    assert lifecycle.deep_archive(table).moved_files >= 2
+    write, put_stream = LocalStore.write, LocalStore.put_stream
+
+    def leave(path: str, overwrite: bool) -> None:
+        if overwrite and is_aside(local_path(path)):
+            Path(aside_of(local_path(path))).unlink()
+
+    def written(self: LocalStore, path: str, data: bytes, **how: Any) -> object:
+        leave(path, how["overwrite"])
+        return write(self, path, data, **how)
+
+    def streamed(self: LocalStore, path: str, chunks: Any, **how: Any) -> None:
+        leave(path, how["overwrite"])
+        put_stream(self, path, chunks, **how)
+
+    class Newer(pq.ParquetWriter):  # type: ignore[misc]
+        def close(self) -> None:
+            self.add_key_value_metadata({"written by": "the pyarrow of seven years later"})
+            super().close()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "unarchive", lambda *_: False)
+        patch.setattr(LocalStore, "write", written)
+        patch.setattr(LocalStore, "put_stream", streamed)
+        patch.setattr(rewriting.pq, "ParquetWriter", Newer)
+        assert again in lifecycle.hand_off(plan).archived
+        lifecycle.commit_expiration(plan)
+    for snapshot_id in (deleted, again):
+        assert lifecycle.route(table, snapshot_id=snapshot_id).tier == "deep-archive"
+    asked = lifecycle.request_thaw(table, [deleted, again], case_id="C", requester="Ann", reason="why")
+    approve_thaw(lifecycle, asked.thaw_id)
+    lifecycle.follow_thaw(asked.thaw_id)
+    assert archive.readable("newer_library", (deleted, again)) == [True, True]
 
 
 @pytest.mark.parametrize("name", ["again", "closed", "nothing_aside"])
