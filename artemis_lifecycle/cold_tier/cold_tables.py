@@ -4,6 +4,7 @@ here: finding the table that has a snapshot, with as few metadata files read as 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -85,6 +86,9 @@ class Behind:
     newest: str
     metadata: Json
     is_new: bool = False
+
+
+_HEAD = 4096
 
 
 @dataclass(frozen=True)
@@ -203,13 +207,23 @@ class ColdEntries:
         if newer is not None:
             yield Behind(name, newest, *newer)
         for closed in closed_tables(((newer and newer[1]) or newest.metadata or {}).get("properties")):
-            published = self._published(closed.name) - {None, self._location(closed.name)}
+            location = self._location(closed.name)
+            published = self._published(closed.name) - {None, location}
+            if location is None and not published:
+                published = self._unrecorded(identity, closed.name)
             # Its metadata can be large, and is only read if it is not the published one.
             if published:
                 entry = self._own(identity, self.entry(closed.name)) or ColdEntry()
                 newer = self._newer(identity, entry, published)
                 if newer is not None:
                     yield Behind(closed.name, entry, *newer)
+
+    def _unrecorded(self, identity: ColdIdentity, name: str) -> set[str | None]:
+        """Return the metadata files of a closed table that no record names: its uuid is in their first bytes."""
+        wanted = str(uuid.uuid5(uuid.UUID(self.table_uuid), name)).encode()
+        paths = (each.path for each in self.stores.list(f"{identity.cold_location}/metadata"))
+        files = (path for path in paths if path.endswith(".metadata.json"))
+        return {path for path in files if wanted in self.stores.read_range(path, 0, _HEAD)}
 
     def _newer(
         self, identity: ColdIdentity, current: ColdEntry, recorded: set[str | None], table_uuid: str | None = None

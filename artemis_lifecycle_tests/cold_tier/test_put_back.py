@@ -697,14 +697,17 @@ def test_a_recovered_archive_leaves_a_name_to_the_table_that_settled_on_it(at_on
         assert lifecycle.spark.sql(f"SELECT * FROM {cold}.{name} VERSION AS OF {snapshot}").collect() == expected
 
 
-def test_a_past_period_of_an_archive_comes_back_though_its_handoff_died_before_the_record(at_once: Lifecycle) -> None:
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_past_period_of_an_archive_comes_back_though_its_handoff_died_before_the_record(
+    at_once: Lifecycle, recorded: bool
+) -> None:
     place, lifecycle, cold = Place(at_once, "t"), at_once, at_once.config.catalogs.cold.name
     row = {"catalog": cold}
 
     def rows_of_catalog() -> dict[str, str]:
         of_table = text("SELECT table_name, metadata_location FROM iceberg_tables WHERE catalog_name = :catalog")
         with lifecycle.operations.engine.connect() as connection:
-            return dict(map(tuple, connection.execute(of_table, row)))
+            return {str(name): str(location) for name, location in connection.execute(of_table, row)}
 
     def write(number: int) -> int:
         return place.run(f"INSERT OVERWRITE {{t}} VALUES ({number}, {number})")
@@ -731,6 +734,11 @@ def test_a_past_period_of_an_archive_comes_back_though_its_handoff_died_before_t
     lifecycle.delete_files(plan)
     published = rows_of_catalog()
     assert len(published) > len(backup)
+    if not recorded:  # As by an earlier release.
+        root, warehouse = lifecycle.config.operations.root, lifecycle.config.catalogs.cold.warehouse
+        for folder in (root, warehouse):
+            for path in Path(str(folder).removeprefix("file://")).rglob("published.json"):
+                path.write_text(json.dumps({place.table: json.loads(path.read_text())[place.table]}))
 
     with lifecycle.operations.engine.begin() as connection:
         with unguarded(connection):
