@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from artemis_lifecycle.cold_tier.copy import WANTED, Copier, copy_files
+from artemis_lifecycle.cold_tier.evolution import SAME_IDS, Ids
 from artemis_lifecycle.cold_tier.ledger import COPIES, VERIFIED, CopiedFile, Ledger, is_still
 from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.errors import HandoffFailed, StorageError, UnreadableMetadata
@@ -83,7 +84,8 @@ class RecordedCopy:
 @dataclass(frozen=True)
 class ColdCopies:
     """The copies of one table's files. `cold` opens the index of all its cold tables in their published state; None if
-    nothing is published. `moved` yields what moves to the deep archive recorded."""
+    nothing is published. `moved` yields what moves to the deep archive recorded, `ids` returns the archive's ids of the
+    live table's specs and sort orders."""
 
     spark: Spark
     live_stores: Stores
@@ -92,6 +94,7 @@ class ColdCopies:
     ledger: Ledger
     cold: Callable[[], IndexView | None]
     moved: Callable[[], Iterator[pa.RecordBatch]]
+    ids: Callable[[], Ids] = lambda: SAME_IDS
 
     @property
     def runner(self) -> Runner:
@@ -284,7 +287,8 @@ def repair(
 ) -> list[Repaired]:
     """Copy each lost file from live again and read it back. Return one result per file, in the order of the phases.
     Repaired copies are recorded in the ledger. `check` is called between pieces."""
-    work = _Repair(copies, live_stores, f"repair-{uuid.uuid4().hex}")
+    ids = copies.ids() if any(copy.kind in (MANIFEST, MANIFEST_LIST) for copy in lost) else SAME_IDS
+    work = _Repair(copies, live_stores, f"repair-{uuid.uuid4().hex}", ids)
     done: list[Repaired] = []
     for phase in (
         [copy for copy in lost if copy.kind not in (MANIFEST, MANIFEST_LIST)],
@@ -298,16 +302,15 @@ def repair(
 
 
 class _Repair:
-    def __init__(self, copies: ColdCopies, live_stores: Stores, work_id: str) -> None:
+    def __init__(self, copies: ColdCopies, live_stores: Stores, work_id: str, ids: Ids) -> None:
         self._copies = copies
         self._live = live_stores
         self._work_id = work_id
         self._batches = 0
-        mapping = copies.mapping
-        if mapping.identity.reused and (view := copies.cold()) is not None:
+        identity, sequences = copies.mapping.identity, copies.mapping.sequences
+        if identity.reused and (view := copies.cold()) is not None:
             sequences = {each.snapshot_id: each.sequence_number for each in view.metadata.snapshots}
-            mapping = PathMapping(mapping.identity, mapping.ids, sequences)
-        self._copier = Copier(live_stores, copies.cold_stores, mapping)
+        self._copier = Copier(live_stores, copies.cold_stores, PathMapping(identity, ids, sequences))
 
     def piece(self, lost: Sequence[RecordedCopy]) -> list[Repaired]:
         rows, failed = [], []

@@ -9,6 +9,7 @@ from functools import partial
 
 from artemis_lifecycle.cold_tier.cold_tables import ColdSide, ColdTables, open_entries
 from artemis_lifecycle.cold_tier.deep_archive import archived_files
+from artemis_lifecycle.cold_tier.evolution import Ids, archive_ids, with_lists
 from artemis_lifecycle.cold_tier.handoff import NOTHING_ARCHIVED, read_outcome
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping, no_cold_table, read_identity, recovering
@@ -17,6 +18,7 @@ from artemis_lifecycle.cold_tier.transfer import HandoffContext
 from artemis_lifecycle.errors import HandoffFailed, NoSuchTable
 from artemis_lifecycle.expiration.plan import ExpirationPlan, load_plan, unarchived
 from artemis_lifecycle.expiration.tags_and_holds import hold_views, tag_views
+from artemis_lifecycle.metadata.table_metadata import metadata_json
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.plans import PlanRecord
 from artemis_lifecycle.protection.absence import Absence
@@ -124,6 +126,13 @@ def cold_copies(resources: Resources, table: str, table_uuid: str) -> ColdCopies
         metadata = cold_metadata(resources, table_uuid)
         return None if metadata is None else cold_index(resources, table, metadata)
 
+    def ids() -> Ids:
+        tables, live = cold_tables(resources, table_uuid), resources.catalogs.entry(table).metadata_location
+        places = [(resources.live_stores, live)]
+        places += [] if tables is None else [(resources.cold_stores, tables.newest.metadata.metadata_location)]
+        read = [with_lists(metadata_json(stores.read(at), at, stores.limits)) for stores, at in places]
+        return archive_ids(read[0], read[1] if tables is not None else None)
+
     return ColdCopies(
         spark=resources.start_spark,
         live_stores=resources.live_stores,
@@ -132,6 +141,7 @@ def cold_copies(resources: Resources, table: str, table_uuid: str) -> ColdCopies
         ledger=handoff_ledger(resources.live_stores, resources.root, table_uuid),
         cold=cold,
         moved=lambda: archived_files(resources.live_stores, resources.operations.deep_moves.of_table(table_uuid)),
+        ids=ids,
     )
 
 

@@ -22,7 +22,9 @@ from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.cold_tier.evolution import SCHEMAS, content
 from artemis_lifecycle.cold_tier.queries import TRAVELLING
 from artemis_lifecycle.errors import BadInput, HandoffFailed, NoSuchSnapshot, RestoreFailed
+from artemis_lifecycle.metadata.types import MANIFEST
 from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle.session.contexts import cold_copies
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
@@ -198,6 +200,31 @@ def test_finding_2_a_restore_goes_by_what_a_spec_says(make_place: Callable[[str]
     place.lifecycle.restore(place.table, first, "back")
     for where in ("k = 'x'", "id = 1"):
         assert place.sql(f"SELECT id, k FROM {{t}} VERSION AS OF 'back' WHERE {where}") == [(1, "x")], where
+
+
+def test_a_lost_manifest_comes_back_with_the_archives_own_ids(make_place: Callable[[str], Place]) -> None:
+    place = make_place("repaired")
+    lifecycle = place.lifecycle
+    _with_reused_ids(place)
+    place.sql("ALTER TABLE {t} DROP PARTITION FIELD truncate(1, k)")
+    place.sql("INSERT INTO {t} VALUES (7, 'vv', 'o'), (8, 'vu', 'p')")
+    later = place.current()
+    wheres = ("k = 'vv'", "id = 8", "other = 'o'", "id < 9")
+    after = {where: place.asked(later, where) for where in wheres}
+    place.sql("INSERT OVERWRITE {t} VALUES (9, 'u', 'q')")
+    plan = lifecycle.plan_expiration(place.table)
+    lifecycle.hand_off(plan)
+    copies = cold_copies(lifecycle.resources, place.table, plan.table_uuid)
+    assert copies is not None
+    paths = [row["path"] for row in plan.files().collect() if row["kind"] == MANIFEST]
+    lost = [copy for several in copies.recorded(paths).values() for copy in several]
+    files = [Path(copy.destination.removeprefix("file://")) for copy in lost]
+    before = {file: file.read_bytes() for file in files}
+    for file in files:
+        file.unlink()
+    lifecycle.commit_expiration(plan)
+    assert {file: file.read_bytes() for file in files} == before
+    place.same(later, after)
 
 
 @pytest.mark.parametrize("tier", ["cold", "live"])
