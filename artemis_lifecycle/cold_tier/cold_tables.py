@@ -120,8 +120,9 @@ class ColdEntries:
         or if the catalog was put back: what is published then would leave out the snapshots of the newer metadata.
         The handoff `plan_id` may publish its own file again."""
         # Before the pointer: a publication in between is no step back.
-        recorded = self._recorded(identity.cold_table)
+        published = self._published(identity.cold_table)
         newest = self.entry(identity.cold_table)
+        recorded = published | self._recorded(newest)
         if self._is_of_another(newest):
             raise HandoffFailed(
                 f"The cold catalog's {identity.cold_table} has a different table-uuid, {newest.table_uuid}",
@@ -149,8 +150,9 @@ class ColdEntries:
         published. A name that a catalog that was put back gave to another table, or that is one of `others`, on which
         other tables have settled, is replaced by a free one; for one of a past period, the newest table's list is
         written anew."""
-        recorded, name = self._recorded(identity.cold_table), self._own_name(identity, identity.cold_table, others)
+        published, name = self._published(identity.cold_table), self._own_name(identity, identity.cold_table, others)
         current = self.entry(name)
+        recorded = published | self._recorded(current)
         found = {each.name: each for each in self._behind(identity, name, current, recorded)}
         path, metadata = current.location, current.metadata
         if name in found:
@@ -194,8 +196,11 @@ class ColdEntries:
         is_own = entry.metadata is None or entry.metadata.get("location") == identity.cold_location
         return entry if is_own else None
 
-    def _recorded(self, name: str) -> set[str | None]:
-        return {self.handed_off, *self._published(name)}
+    def _recorded(self, newest: ColdEntry) -> set[str | None]:
+        """Return what is recorded of the archive, whatever the name of its table was then, without past periods."""
+        closed = {each.name for each in closed_tables((newest.metadata or {}).get("properties"))}
+        found = (at for each in self.recorded for name, at in each.items() if name not in closed)
+        return {self.handed_off, *found}
 
     def _published(self, name: str) -> set[str | None]:
         return {self.catalog.published(name), *(each.get(name) for each in self.recorded)}

@@ -343,8 +343,10 @@ def record_published(stores: Stores, path: str, published: Mapping[str, str]) ->
     """Record the metadata files of cold tables that a handoff published, by name, in the file `published_path`, or
     beside the copies (`PUBLISHED`), where no backup of a database takes it back. The caller holds the table's lease."""
     known = read_published(stores, path)
-    if not published.items() <= known.items():
-        data = json.dumps({**known, **published}, indent=1, sort_keys=True).encode()
+    # One under its former name is the same table.
+    others = {name: location for name, location in known.items() if location not in published.values()}
+    if {**others, **published} != known:
+        data = json.dumps({**others, **published}, indent=1, sort_keys=True).encode()
         stores.write(path, data, overwrite=True)
 
 

@@ -602,13 +602,19 @@ def test_a_plan_of_a_line_that_the_catalog_has_left_is_not_archived(at_once: Lif
     assert [tuple(row) for row in lifecycle.read(place.table, snapshot_id=kept).collect()] == [(3, 3)]
 
 
-def test_an_archive_of_which_only_the_copies_are_left_is_found_again(at_once: Lifecycle) -> None:
+@pytest.mark.parametrize("renamed", [False, True])
+def test_an_archive_of_which_only_the_copies_are_left_is_found_again(at_once: Lifecycle, renamed: bool) -> None:
     """One backup of a machine, from before the first handoff, took back all that names it but the live catalog."""
     place, lifecycle, cold = Place(at_once, "unnamed"), at_once, at_once.config.catalogs.cold.name
     first = place.run("CREATE TABLE {t} (id int, a int) USING iceberg", "INSERT OVERWRITE {t} VALUES (1, 1)")
     rows, table_uuid = place.rows(), place.metadata.table_uuid
     place.run("INSERT OVERWRITE {t} VALUES (2, 2)")
     lifecycle.expire(place.table)
+    if renamed:  # The archive keeps the name that it had.
+        core_tables.sql(lifecycle.spark, f"ALTER TABLE {place.qualified} RENAME TO db.present")
+        place = Place(lifecycle, "present")
+        place.run("INSERT OVERWRITE {t} VALUES (22, 22)")
+        lifecycle.expire(place.table)
     root = Path(str(lifecycle.config.operations.root).removeprefix("file://"))
     shutil.rmtree(root / "cold" / table_uuid)
     with lifecycle.operations.engine.begin() as connection:
