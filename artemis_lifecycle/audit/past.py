@@ -124,7 +124,7 @@ class Past:
             lambda: self._log_of_both_tiers(metadata),
             {each.snapshot_id: (each, metadata.metadata_location) for each in metadata.snapshots},
             archived=lambda: self._archived(metadata),
-            continued=lambda index: _continued(metadata, index),
+            continued=lambda index: _continued(metadata, index, self._left_ms(metadata.table_uuid)),
             recorded=Recorded(table, line.file, line.updated_ms, astuple(line.marks), self.seen_ms(table, metadata)),
             until_ms=metadata.last_updated_ms - CLOCK_TOLERANCE_MS - 1,
             cut_ms=None if cut is None else milliseconds(cut),
@@ -184,14 +184,14 @@ class Past:
             return found
         metadata, entry, archive = live(), None, None
         if index is not None and at_ms > index.until_ms:
-            entry = entry_at(_continued(metadata, index), at_ms)
+            entry = entry_at(_continued(metadata, index, self._left_ms(table_uuid)), at_ms)
         if entry is None or entry[1] == UNKNOWN_SNAPSHOT:
             archive = cold()
         if archive is not None or index is None:
             # What the history does not know, the table's own log alone does not know either.
-            entry = current_entry(metadata, archive, at_ms)
+            entry = current_entry(metadata, archive, at_ms, self._left_ms(table_uuid))
         if entry is None or entry[1] == UNKNOWN_SNAPSHOT:
-            _refuse_lost_line(table, at_ms, metadata, archive)
+            _refuse_lost_line(table, at_ms, metadata, archive, self._left_ms(table_uuid))
             return None
         since, snapshot_id = entry
         snapshot = metadata.snapshot(snapshot_id)
@@ -221,6 +221,9 @@ class Past:
             return None  # It was renamed.
         return recorded_as if found.metadata.table_uuid == table_uuid else None
 
+    def _left_ms(self, table_uuid: str) -> int:
+        return self.resources.unchecked_operations.table_locations.left_ms(table_uuid)
+
     def _log_of_both_tiers(self, metadata: TableMetadata) -> Log:
         cold = cold_metadata(self.resources, metadata.table_uuid)
         if cold is None:
@@ -229,7 +232,8 @@ class Past:
         properties = {key: value for key, value in cold.properties.items() if key != CLOSED_TABLES}
         snapshots = (*cold.snapshots, *metadata.snapshots)
         former = {"snapshot-log": log, "properties": properties}
-        return whole_log(metadata, former, snapshots, reset=went_back(Line.of(metadata), line_of(cold)))
+        reset = went_back(Line.of(metadata, self._left_ms(metadata.table_uuid)), line_of(cold))
+        return whole_log(metadata, former, snapshots, reset=reset)
 
     def _archived(self, metadata: TableMetadata) -> dict[int, tuple[Snapshot, str]]:
         """Return the snapshots of the cold tier, with the live table's schema ids, each with its cold metadata file."""
@@ -259,10 +263,10 @@ _UUID = re.compile(
 """The beginning of a metadata file as all known writers write it."""
 
 
-def _refuse_lost_line(table: str, at_ms: int, live: TableMetadata, archive: ColdTables | None) -> None:
+def _refuse_lost_line(table: str, at_ms: int, live: TableMetadata, archive: ColdTables | None, left_ms: int) -> None:
     """Raise NoSuchSnapshot for an instant after the archive's last look at a line that the live table left."""
     cold = None if archive is None else archive.newest.metadata
-    if cold is None or not cold.snapshot_log or not went_back(Line.of(live), line_of(cold)):
+    if cold is None or not cold.snapshot_log or not went_back(Line.of(live, left_ms), line_of(cold)):
         return
     seen, last = seen_until({"properties": cold.properties}), cold.snapshot_log[-1]
     if at_ms <= seen:
@@ -282,7 +286,7 @@ def _own_log(metadata: TableMetadata) -> Log:
     return [(entry.timestamp_ms, entry.snapshot_id) for entry in metadata.snapshot_log]
 
 
-def _continued(metadata: TableMetadata, index: HistoryIndex) -> Log:
+def _continued(metadata: TableMetadata, index: HistoryIndex, left_ms: int) -> Log:
     """Return the log from the end of the index on: its recent entries, continued by the table's own log."""
     recorded = index.recorded
     if recorded is None or not index.recent:
@@ -291,7 +295,7 @@ def _continued(metadata: TableMetadata, index: HistoryIndex) -> Log:
     known = [(each.since_ms, max(each.snapshot_id, UNKNOWN_SNAPSHOT)) for each in index.recent]
     marks, logged = Marks(*recorded.marks), {number: since for since, number in known if number != UNKNOWN_SNAPSHOT}
     line = Line(metadata.table_uuid, marks, recorded.file, recorded.updated_ms, logged=logged)
-    reset = went_back(Line.of(metadata), line)
+    reset = went_back(Line.of(metadata, left_ms), line)
     until = max(recorded.updated_ms, *(since for since, _ in known))
     former = {
         "snapshot-log": [{"timestamp-ms": since, "snapshot-id": snapshot_id} for since, snapshot_id in known],

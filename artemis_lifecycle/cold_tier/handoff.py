@@ -291,7 +291,7 @@ def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -
         changes.append(_Change(name, ColdEntry(), piece))
         mapping = Joint(mapping_of(live))
     assert mapping is not None
-    reset = require_one_line(plan, what.base, newest)
+    reset = require_one_line(context, plan, what.base, newest)
     location, seen_ms = plan.base_metadata_location, plan.seen_ms
     try:
         grown = cold_metadata.build_metadata(
@@ -312,13 +312,13 @@ def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -
     return newest, [_bound_to_current(context, change) for change in changes]
 
 
-def require_one_line(plan: HandoffInput, base: TableMetadata, newest: ColdEntry) -> bool:
+def require_one_line(context: HandoffContext, plan: HandoffInput, base: TableMetadata, newest: ColdEntry) -> bool:
     """Raise HandoffFailed if the plan's base does not belong to the line of metadata that the archive has. Return True
     if the table went back to an earlier state, and goes on from there above all numbers of the archive."""
     if newest.metadata is None or newest.location is None:
         return False
     cold = parse_table_metadata(cold_metadata.to_bytes(newest.metadata), newest.location)
-    own, archived = Line.of(base), cold_metadata.line_of(cold)
+    own, archived = Line.of(base, context.left_ms), cold_metadata.line_of(cold)
     if relate(own, archived) is Relation.DIVERGED:
         raise _two_lines(plan, newest)
     return own.raised_above(archived)
@@ -591,7 +591,8 @@ def _demand(
         )
     now = metadata if plan.current is None else plan.current
     gone = [snapshot for snapshot in plan.snapshot_ids if now.snapshot(snapshot) is None]
-    if gone and relate(Line.of(metadata), Line.of(now)) is Relation.DIVERGED:
+    # The table may have left that line since the plan was made.
+    if gone and relate(Line.of(now, context.left_ms), Line.of(metadata)) is Relation.DIVERGED:
         raise HandoffFailed(
             f"The plan was made on another line of the table's history, which the catalog has left: snapshot {gone[0]} "
             "is none of the table's",
@@ -604,7 +605,7 @@ def _demand(
     identity = cold_identity(context, plan.table, plan.table_uuid, location, dry_run=dry_run)
     with open_entries(context, plan.table, plan.table_uuid, identity) as entries:
         newest = entries.newest(identity, plan.plan_id)
-    require_one_line(plan, metadata, newest)
+    require_one_line(context, plan, metadata, newest)
     # Manifests use the archive's spec ids from their first copy on, so these are decided first.
     sequences = {snapshot.snapshot_id: snapshot.sequence_number for snapshot in metadata.snapshots}
     placing = PathMapping(identity, archive_ids(live, newest.metadata), sequences)

@@ -134,9 +134,9 @@ def route(
     )
 
 
-def current_entry(live: TableMetadata, cold: ColdTables | None, at_ms: int) -> tuple[int, int] | None:
+def current_entry(live: TableMetadata, cold: ColdTables | None, at_ms: int, left_ms: int = 0) -> tuple[int, int] | None:
     """Return since when (epoch ms) which snapshot was current at an instant, by the logs of both tiers:
-    UNKNOWN_SNAPSHOT in a period of which neither knows, None before both begin."""
+    UNKNOWN_SNAPSHOT in a period of which neither knows, None before both begin. `left_ms` is as in `Line`."""
     if cold is None:
         return entry_at(((entry.timestamp_ms, entry.snapshot_id) for entry in live.snapshot_log), at_ms)
     closed = cold.closed_log(at_ms)
@@ -146,7 +146,8 @@ def current_entry(live: TableMetadata, cold: ColdTables | None, at_ms: int) -> t
     log = [{"timestamp-ms": entry.timestamp_ms, "snapshot-id": entry.snapshot_id} for entry in newest.snapshot_log]
     former = {"snapshot-log": log, "properties": newest.properties}
     snapshots = (*newest.snapshots, *live.snapshots)
-    return entry_at(whole_log(live, former, snapshots, reset=went_back(Line.of(live), line_of(newest))), at_ms)
+    reset = went_back(Line.of(live, left_ms), line_of(newest))
+    return entry_at(whole_log(live, former, snapshots, reset=reset), at_ms)
 
 
 def _meant(live: TableMetadata, cold: ColdTables | None, selector: Selector, states: States) -> int | None:

@@ -4,7 +4,7 @@ column types, name mapping, and numbers that mean one thing."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -193,7 +193,8 @@ def live_ids(
             f"table first (TBLPROPERTIES 'format-version'='{cold.format_version}')"
         )
     archive = context.archive or cold
-    related = relate(Line.of(live), line_of(archive))
+    ours, theirs = Line.of(live, context.operations.table_locations.left_ms(live.table_uuid)), line_of(archive)
+    related = relate(ours, theirs)
     apart = related in (Relation.BEHIND, Relation.DIVERGED)
     clashing = clashing_fields(live.schemas.values(), archive.schemas.values()) if apart else set()
     listed = manifest_lists.manifests_of(context.cold_stores, source).entries
@@ -213,9 +214,14 @@ def live_ids(
             "The table's catalog was put back and written to: it has given the column ids "
             f"{', '.join(map(str, lost))}, which the snapshot uses, to other columns"
         )
-    if related is Relation.DIVERGED and _rows_twice(source, live, (*cold.snapshots, *archive.snapshots)):
+    # Of a table that is behind, nothing was given out, and what it gives out goes on above the archive's.
+    may_differ = related is Relation.DIVERGED or not (related is Relation.BEHIND or ours.surely_follows(theirs))
+    if may_differ and _rows_twice(source, live, cold, archive):
         raise refusal(
             "The table's catalog was put back and written to: it has given the snapshot's row ids to other rows"
+            if apart
+            else "Nothing shows that the table goes on from its archive: its metadata log does not reach back to the "
+            "last handoff, and the snapshot of then is gone. The snapshot's row ids may be of other rows"
         )
     if read is not None:
         require_readable(request.table, source.snapshot_id, read, live)
@@ -297,12 +303,16 @@ def _unusable(spec: str, live: TableMetadata, clashing: Collection[int]) -> bool
     return False
 
 
-def _rows_twice(source: Snapshot, live: TableMetadata, archived: Iterable[Snapshot]) -> bool:
+def _rows_twice(source: Snapshot, live: TableMetadata, *archived: TableMetadata) -> bool:
     """Return True if the live table's own commits may have given out row ids of the snapshot: all that are above those
     of the last snapshot that both lines have."""
-    ours = {each.snapshot_id for each in live.snapshots} | {each.snapshot_id for each in live.snapshot_log}
-    shared = max((_next_row(each) for each in archived if each.snapshot_id in ours), default=0)
-    return live.next_row_id is not None and _next_row(source) > shared
+
+    def ids(metadata: TableMetadata) -> set[int]:
+        return metadata.snapshots_by_id.keys() | {each.snapshot_id for each in metadata.snapshot_log}
+
+    both = ids(live) & set().union(*map(ids, archived))
+    known = (each for metadata in (live, *archived) for each in metadata.snapshots if each.snapshot_id in both)
+    return live.next_row_id is not None and _next_row(source) > max(map(_next_row, known), default=0)
 
 
 def _next_row(snapshot: Snapshot) -> int:

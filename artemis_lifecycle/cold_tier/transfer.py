@@ -520,7 +520,8 @@ class HandoffContext:
     """What a handoff needs. `check` raises when the worker's lease is lost. It is called before each batch and before
     the cold catalog changes. `record` runs in the transaction that publishes, with the new metadata location, if both
     must commit together; its connection is to the cold catalog's database. `handed_off` is the cold metadata file
-    that the table's newest handoff recorded in the operations database."""
+    that the table's newest handoff recorded in the operations database, `left_ms` when the live table last left a line
+    of its metadata."""
 
     spark: Spark
     live_stores: Stores
@@ -532,6 +533,7 @@ class HandoffContext:
     on_progress: Callable[[TransferProgress], None] = lambda progress: None
     record: Callable[[Connection, str], None] | None = None
     handed_off: str | None = None
+    left_ms: int = 0
 
     @property
     def runner(self) -> Runner:

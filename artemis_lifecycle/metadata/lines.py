@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from artemis_lifecycle.catalogs.rest import PUT_BACK
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
@@ -61,8 +62,9 @@ class Marks:
 class Line:
     """A line of metadata, as far as one document shows it. `file` is its newest metadata file, `files` are those before
     (both by name, with when they were written), `continues` is one that it is declared to follow. `logged` has when
-    snapshots became current, `parts` the schemas and specs without their ids. `put_back` has all
-    numbers of each snapshot that a REST catalog dropped and a step set again."""
+    snapshots became current, `parts` the schemas and specs without their ids, `schemas` the schemas by id. `put_back`
+    has all numbers of each snapshot that a REST catalog dropped and a step set again. `left_ms` is when (by Postgres)
+    the table was last found to have left a line, which its metadata log soon no longer shows; 0 for never."""
 
     table_uuid: str
     marks: Marks
@@ -74,10 +76,13 @@ class Line:
     continues: str | None = None
     parts: frozenset[str] = frozenset()
     put_back: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    left_ms: int = 0
+    schemas: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, metadata: TableMetadata) -> Line:
+    def of(cls, metadata: TableMetadata, left_ms: int = 0) -> Line:
         """Return the line of which a table's metadata file is the newest."""
+        schemas = {number: _part(text) for number, text in metadata.schemas.items()}
         return cls(
             metadata.table_uuid,
             Marks.of(metadata),
@@ -87,12 +92,14 @@ class Line:
             {each.snapshot_id: each.timestamp_ms for each in metadata.snapshot_log},
             {file_name(each.metadata_file): each.timestamp_ms for each in metadata.metadata_log},
             metadata.properties.get(CONTINUES),
-            frozenset(map(_part, (*metadata.schemas.values(), *metadata.partition_specs.values()))),
+            frozenset((*schemas.values(), *map(_part, metadata.partition_specs.values()))),
             {
                 int(key.removeprefix(PUT_BACK)): frozenset(value.split())
                 for key, value in metadata.properties.items()
                 if _PUT_BACK.fullmatch(key)
             },
+            left_ms,
+            schemas,
         )
 
     def follows(self, other: Line) -> bool | None:
@@ -104,6 +111,18 @@ class Line:
             return True
         reaches = min(self.files.values(), default=self.updated_ms) <= other.updated_ms
         return False if reaches or self.updated_ms < other.updated_ms else None
+
+    def surely_follows(self, other: Line) -> bool:
+        """Return True if this line is proven to contain the other one: by the metadata log, or because it has the
+        snapshot that got the other one's last numbers. That no number contradicts it proves nothing."""
+        if self.follows(other):
+            return True
+        last = max(other.logged, key=lambda number: other.logged[number], default=None)
+        known = {last} if other.marks.sequence_number == 0 else other.snapshots.keys() | other.logged.keys()
+        shared = (each for number, each in self.snapshots.items() if number in known)
+        has_last = any(each.sequence_number == other.marks.sequence_number for each in shared)
+        # The archive has specs of its own.
+        return has_last and set(other.schemas.values()) <= set(self.schemas.values())
 
     def raised_above(self, other: Line) -> bool:
         """Return True if this line went back to an earlier state than the other one, and a restore then raised it above
@@ -139,7 +158,8 @@ def relate(one: Line, other: Line, same: Same = same_snapshot) -> Relation:
     that were put back (one id, another sequence number and time) is its place.
 
     The metadata log proves most of it. Where it is cut, numbers and times decide: a commit that the other line does not
-    know, later than all of it, has a higher sequence number than all of it.
+    know, later than all of it, has a higher sequence number than all of it, and its schemas have ids of their own. A
+    table that has left a line since the other one ended (`left_ms`) is only ahead of it where that is proven.
     """
     if one.table_uuid != other.table_uuid or _contradict(one, other, same):
         return Relation.DIVERGED
@@ -148,10 +168,12 @@ def relate(one: Line, other: Line, same: Same = same_snapshot) -> Relation:
     follows, followed = one.follows(other), other.follows(one)
     if follows or followed:
         return Relation.AHEAD if follows else Relation.BEHIND
-    if _out_of_turn(one, other) or _out_of_turn(other, one):
+    if _out_of_turn(one, other) or _out_of_turn(other, one) or _renumbered(one, other):
         return Relation.DIVERGED
     lower, higher = other.marks.exceeds(one.marks), one.marks.exceeds(other.marks)
     if follows is None and one.updated_ms >= other.updated_ms and not lower:
+        if other.updated_ms <= one.left_ms and not one.surely_follows(other):
+            return Relation.DIVERGED
         return Relation.AHEAD if higher or one.updated_ms > other.updated_ms else Relation.SAME
     if followed is None and one.updated_ms <= other.updated_ms and not higher:
         return Relation.BEHIND
@@ -198,6 +220,32 @@ def _out_of_turn(one: Line, other: Line) -> bool:
         for each in unknown
         if each.sequence_number
     )
+
+
+def _renumbered(one: Line, other: Line) -> bool:
+    """Return True if a schema's id, and in it a column's, were given twice. In one line, schemas that no snapshot needs
+    may be removed: then a column that was renamed has two names, but not at one id of a schema."""
+    if all(text == other.schemas.get(number, text) for number, text in one.schemas.items()):
+        return False
+    mine, theirs = _names(one), _names(other)
+    return any(mine[number].isdisjoint(theirs[number]) for number in mine.keys() & theirs)
+
+
+def _names(line: Line) -> dict[int, set[str]]:
+    found: dict[int, set[str]] = {}
+    for number, name in _named(list(map(json.loads, line.schemas.values()))):
+        found.setdefault(number, set()).add(name)
+    return found
+
+
+def _named(item: Any) -> Iterator[tuple[int, str]]:
+    """Yield the id and the name of each column, also of nested ones."""
+    if isinstance(item, dict):
+        if "id" in item and "name" in item:
+            yield item["id"], item["name"]
+        item = list(item.values())
+    for each in item if isinstance(item, list) else ():
+        yield from _named(each)
 
 
 _ONCE = re.compile(r"\d+-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(\.gz)?\.metadata\.json(\.gz)?")

@@ -22,6 +22,7 @@ from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision, change
 from artemis_lifecycle.operations.plans import PlanStatus, plans
+from artemis_lifecycle.storage.instants import milliseconds
 
 _SEEN_EVERY = timedelta(hours=1)
 """How often a look at a whole catalog writes an unchanged table again: until then, it counts by `catalog_looks`."""
@@ -291,8 +292,9 @@ seen_pointers = sa.Table(
     sa.Column("table_uuid", sa.Text, primary_key=True),
     sa.Column("metadata_location", sa.Text, primary_key=True),
     sa.Column("seen_at", db.Utc, nullable=False, server_default=db.CLOCK),
-    # A later pointer's metadata log does not have it.
+    # A later pointer's metadata log does not have it; when that was found.
     sa.Column("lost", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("lost_at", db.Utc),
 )
 swap_attempts = sa.Table(
     "swap_attempts",
@@ -356,11 +358,21 @@ class TableLocations(db.Part):
 
     def lost(self, table_uuid: str, pointers: Iterable[str]) -> None:
         """Record metadata files that were a table's pointer, and that its next known pointer does not follow."""
-        rows = [{"table_uuid": table_uuid, "metadata_location": each, "lost": True} for each in sorted(pointers)]
+        rows = [
+            {"table_uuid": table_uuid, "metadata_location": each, "lost": True, "lost_at": _NOW}
+            for each in sorted(pointers)
+        ]
         if rows:
             keys, statement = ["table_uuid", "metadata_location"], upsert(seen_pointers).values(rows)
-            statement = statement.on_conflict_do_update(index_elements=keys, set_={"lost": True})
+            values = {"lost": True, "lost_at": _NOW}
+            statement = statement.on_conflict_do_update(index_elements=keys, set_=values)
             db.write(self.engine, "table_locations.lost", statement)
+
+    def left_ms(self, table_uuid: str) -> int:
+        """Return when (epoch ms, by Postgres) a table was last found to have left a line; 0 for never."""
+        query = sa.select(sa.func.max(seen_pointers.c.lost_at)).where(seen_pointers.c.table_uuid == table_uuid)
+        (found,) = db.scalars(self.engine, query)
+        return 0 if found is None else milliseconds(found)
 
     def lost_pointers(self, table_uuid: str) -> frozenset[str]:
         """Return what `lost` recorded of a table."""

@@ -319,6 +319,7 @@ def handoff_context(resources: Resources, table_uuid: str, check: Callable[[], N
         batches=resources.operations.handoffs,
         check=check,
         handed_off=recorded[max(filter(None, recorded))] if any(recorded) else None,
+        left_ms=resources.operations.table_locations.left_ms(table_uuid),
     )
 
 

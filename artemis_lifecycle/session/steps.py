@@ -28,6 +28,7 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.metadata.lines import is_written_once
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.decisions import Watch, paused
 from artemis_lifecycle.operations.known_tables import KnownTable, Seen, beside_catalog
 from artemis_lifecycle.operations.leases import Lease, mark
@@ -191,12 +192,15 @@ class Steps:
         operations.known_tables.saw(catalog, metadata.table_uuid, seen)
         locations = own_locations(metadata, self.resources.rules(state.name))
         operations.table_locations.saw(metadata.table_uuid, locations, metadata.metadata_location)
-        log = [entry.metadata_file for entry in metadata.metadata_log]
         former = [] if known is None else [known.metadata_location]
-        lost = lost_since(former, metadata.metadata_location, log, self.resources.rules(state.name))
-        # Another step may have seen a commit since `state` was read.
-        if lost and state.catalog is None and self.again(state) is state:
-            operations.table_locations.lost(metadata.table_uuid, lost)
+
+        def lost(now: TableMetadata) -> set[str]:
+            log = [entry.metadata_file for entry in now.metadata_log]
+            return lost_since(former, now.metadata_location, log, self.resources.rules(state.name))
+
+        if lost(metadata) and state.catalog is None:
+            # Another step may have seen a commit since `state` was read; the next look no longer knows this one.
+            operations.table_locations.lost(metadata.table_uuid, lost(self.again(state).metadata))
 
     def settle(self, state: TableState) -> None:
         """Prove the table's earlier commits through a REST catalog that are not proven yet, of which any may have

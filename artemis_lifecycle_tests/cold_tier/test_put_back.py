@@ -328,6 +328,103 @@ def test_lines_that_diverged_are_never_mixed(make: Callable[..., Place], version
         assert place.lifecycle.read(place.table, snapshot_id=snapshot_id).count() in (3, 4)
 
 
+def forget(place: Place, *, looks: bool = False) -> None:
+    """The table commits until its metadata log no longer reaches back, and any engine's maintenance takes the snapshots
+    whose numbers the archive has used. `looks`: the sensor looks at the catalog once, as each hour."""
+    place.run("ALTER TABLE {t} SET TBLPROPERTIES ('write.metadata.previous-versions-max'='2')")
+    for number in range(5):
+        place.run(f"INSERT INTO {{t}} (id) VALUES ({number})")
+        if looks and number == 0:
+            place.lifecycle.steps.observe()
+    catalog = place.qualified.partition(".")[0]
+    place.run(
+        f"CALL {catalog}.system.expire_snapshots(table => '{place.table}', retain_last => 1, "
+        "older_than => TIMESTAMP '2100-01-01 00:00:00')"
+    )
+
+
+def require_no_handoff(place: Place) -> None:
+    place.run("INSERT INTO {t} (id) VALUES (90)")
+    with pytest.raises(HandoffFailed, match="put back"):
+        place.lifecycle.hand_off(place.lifecycle.plan_expiration(place.table))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_lost_lines_column_is_never_read_as_another_once_the_metadata_log_is_cut(
+    make: Callable[..., Place], version: int
+) -> None:
+    place = make(f"silent_{version}", version)
+    place.run("INSERT INTO {t} VALUES (1, 1)")
+    backup = place.metadata.metadata_location
+    lost = place.run("ALTER TABLE {t} ADD COLUMN salary int", "INSERT INTO {t} VALUES (2, 2, 5000)")
+    place.run("INSERT INTO {t} VALUES (3, 3, 6000)")
+    place.archive()
+    place.put_back(backup)
+    place.run("ALTER TABLE {t} ADD COLUMN badge int", "INSERT INTO {t} VALUES (4, 4, 7)")
+    forget(place)
+    location = place.metadata.metadata_location
+    with pytest.raises(RestoreFailed, match="column ids"):
+        place.lifecycle.restore(place.table, lost, "back")
+    assert place.metadata.metadata_location == location
+    require_no_handoff(place)
+
+
+def test_a_line_that_was_left_stays_left_once_the_metadata_log_is_cut(make: Callable[..., Place]) -> None:
+    place = make("left_once", 3)
+    place.run("INSERT INTO {t} VALUES (1, 1)")
+    backup = place.metadata.metadata_location
+    lost = place.run("INSERT INTO {t} VALUES (2, 2)")
+    place.run("INSERT INTO {t} VALUES (3, 3)")
+    place.archive()
+    place.put_back(backup)
+    forget(place, looks=True)
+    # Nothing of the table says so any more.
+    assert place.relation is Relation.AHEAD
+    with pytest.raises(RestoreFailed, match="row ids"):
+        place.lifecycle.restore(place.table, lost, "back")
+    require_no_handoff(place)
+
+
+def test_row_ids_are_not_given_twice_where_nobody_saw_that_the_catalog_was_put_back(
+    make: Callable[..., Place],
+) -> None:
+    place = make("unseen", 3)
+    place.run("INSERT INTO {t} VALUES (1, 1)")
+    backup = place.metadata.metadata_location
+    lost = place.run("INSERT INTO {t} VALUES (2, 2)")
+    place.run("INSERT INTO {t} VALUES (3, 3)")
+    place.archive()
+    place.put_back(backup)
+    forget(place)
+    assert place.relation is Relation.AHEAD
+    with pytest.raises(RestoreFailed, match="row ids may be of other rows"):
+        place.lifecycle.restore(place.table, lost, "back")
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_table_whose_metadata_log_is_always_cut_is_archived_and_restored(
+    make: Callable[..., Place], version: int
+) -> None:
+    place = make(f"busy_{version}", version)
+    set_to = "ALTER TABLE {t} SET TBLPROPERTIES ('write.metadata.previous-versions-max'='1')"
+    place.run("INSERT INTO {t} VALUES (0, 0)", set_to)
+    for night in range(3):
+        for number in range(3):
+            wanted = place.run(f"INSERT OVERWRITE {{t}} VALUES ({night}, {number})")
+        rows = place.rows()
+        place.run(f"ALTER TABLE {{t}} RENAME COLUMN {'a' if night == 0 else f'a{night - 1}'} TO a{night}")
+        place.run("INSERT OVERWRITE {t} VALUES (90, 90)", "INSERT INTO {t} VALUES (91, 91)")
+        place.archive()
+        place.run("INSERT INTO {t} VALUES (92, 92)", "INSERT INTO {t} VALUES (93, 93)")
+        place.lifecycle.restore(place.table, wanted, f"back_{night}")
+        assert place.rows(of=f"back_{night}") == rows
+    if version == 2:
+        forget(place)
+        place.run("INSERT INTO {t} VALUES (94, 94)")
+        place.lifecycle.restore(place.table, wanted, "back")
+        place.archive()
+
+
 def test_a_dropped_column_of_an_equality_delete_comes_back_with_the_snapshot(
     make_config: MakeConfig, spark: SparkSession
 ) -> None:

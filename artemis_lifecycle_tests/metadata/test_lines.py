@@ -4,7 +4,7 @@ catalog was put back and written to."""
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -50,6 +50,8 @@ class History:
     kept_files: int
     at: int = 0
     clock: int = 1_000
+    looks: list[tuple[int, int]] = field(default_factory=list)
+    """For each look, the document that it found, and when the table was last found to have left a line."""
 
     @property
     def now(self) -> TableMetadata:
@@ -80,6 +82,16 @@ class History:
             changes |= {"refs": {**now.refs, f"b{snapshot_id}": Ref(f"b{snapshot_id}", snapshot_id, "branch")}}
         self.write(passed, **changes)
 
+    def look(self, passed: int) -> None:
+        """As each step does, which knows the document of the look before: a log that reaches back tells."""
+        self.clock += passed
+        before, left_ms = self.looks[-1] if self.looks else (0, 0)
+        log = {int(each.metadata_file.split("/")[-1].removesuffix(".json")) for each in self.now.metadata_log}
+        oldest = min(len(self.chain[each]) for each in {*log, self.at})
+        if before not in {*log, self.at} and len(self.chain[before]) >= oldest:
+            left_ms = self.clock
+        self.looks.append((self.at, left_ms))
+
     def expire(self, passed: int, kept: int) -> None:
         left = {each.snapshot_id for each in self.now.snapshots[-kept:]} | {self.now.current_snapshot_id}
         log = self.now.snapshot_log
@@ -91,7 +103,7 @@ class History:
 @st.composite
 def histories(draw: st.DrawFn, kept_files: int = 1_000) -> History:
     history = History([_first()], [frozenset({0})], kept_files)
-    kinds = st.sampled_from(["commit", "commit", "branch", "column", "expire", "restore the catalog"])
+    kinds = st.sampled_from(["commit", "commit", "branch", "column", "expire", "restore the catalog", "look"])
     for kind in draw(st.lists(kinds, max_size=25)):
         passed = draw(st.integers(1, 200_000))
         if kind in ("commit", "branch"):
@@ -102,6 +114,8 @@ def histories(draw: st.DrawFn, kept_files: int = 1_000) -> History:
             history.write(passed, last_column_id=number, schemas={**known, **added})
         elif kind == "expire":
             history.expire(passed, draw(st.integers(1, 3)))
+        elif kind == "look":
+            history.look(passed)
         else:
             history.at = draw(st.integers(0, len(history.documents) - 1))
     return history
@@ -150,10 +164,53 @@ def test_a_cut_metadata_log_never_makes_one_line_two_and_commits_still_show_two(
             mine, theirs = lines[one].snapshots, lines[other].snapshots
             numbers = {each.sequence_number for number, each in theirs.items() if number not in mine}
             twice = any(each.sequence_number in numbers for number, each in mine.items() if number not in theirs)
+            columns = _columns(history, one), _columns(history, other)
+            twice = twice or any(columns[0][each] != columns[1][each] for each in columns[0].keys() & columns[1])
             if truth <= {SAME, AHEAD, BEHIND}:
                 assert found in truth, (one, other)
             elif twice:
                 assert found is DIVERGED, (one, other)
+
+
+@pytest.mark.seconds
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2).flatmap(lambda kept: histories(kept_files=kept + 1)))
+def test_what_a_look_found_to_be_left_is_not_ahead_once_the_metadata_log_is_cut(history: History) -> None:
+    lines = [Line.of(each) for each in history.documents]
+    for one, left_ms in history.looks:
+        line = replace(lines[one], left_ms=left_ms)
+        for other, archived in enumerate(lines):
+            truth, found = _truth(history, one, other), relate(line, archived)
+            if truth == {DIVERGED} and archived.updated_ms <= left_ms:
+                assert found in (DIVERGED, BEHIND), (one, other)
+                assert not line.surely_follows(archived), (one, other)
+            elif truth <= {SAME, AHEAD, BEHIND} and (archived.updated_ms > left_ms or line.surely_follows(archived)):
+                assert found in truth, (one, other)
+
+
+def _columns(history: History, document: int) -> dict[int, str]:
+    fields = (json.loads(text)["fields"] for text in history.documents[document].schemas.values())
+    return {each["id"]: each["name"] for some in fields for each in some}
+
+
+def test_silence_does_not_prove_that_a_line_goes_on_from_another() -> None:
+    history = History([_first()], [frozenset({0})], 1)
+    history.commit(1_000, True)
+    shared = Line.of(history.now)
+    history.commit(1_000, True)
+    lost, history.at = Line.of(history.now), 1
+    for _ in range(4):
+        history.commit(1_000, True)
+    history.expire(1_000, 1)
+    now = Line.of(history.now)
+    assert relate(now, lost) is AHEAD and not now.surely_follows(lost)
+    left = replace(now, left_ms=lost.updated_ms + 1_000)
+    assert relate(left, lost) is relate(left, shared) is DIVERGED
+    # With the snapshot that got the other line's last numbers, it has all of that line.
+    (snapshot,) = (each for each in shared.snapshots.values())
+    kept = replace(left, snapshots={**left.snapshots, snapshot.snapshot_id: snapshot})
+    assert relate(kept, shared) is AHEAD and relate(kept, lost) is DIVERGED
+    assert relate(replace(now, left_ms=lost.updated_ms - 1), lost) is AHEAD
 
 
 def test_a_table_that_was_put_back_and_only_expired_is_still_behind() -> None:

@@ -53,6 +53,7 @@ READ, CHANGED, WORKED = {"SELECT"}, {"SELECT", "INSERT", "UPDATE"}, {"SELECT", "
 NEEDED: dict[str, set[str]] = {
     # What the steps do: rows that are over are cleared away from these; all others say who decided what.
     "heartbeats": WORKED,
+    "seen_pointers": WORKED,
     "leases": WORKED,
     "batches": WORKED,
     "check_results": WORKED,
@@ -77,7 +78,6 @@ NEEDED: dict[str, set[str]] = {
     "verdicts": {"SELECT", "INSERT"},
     "gate_attempts": {"SELECT", "INSERT", "DELETE"},
     "health_history": {"SELECT", "INSERT", "DELETE"},
-    "seen_pointers": {"SELECT", "INSERT", "DELETE"},
     "swap_attempts": {"SELECT", "INSERT", "DELETE"},
 }
 """The verbs of the lifecycle's role by table of schema `lifecycle`; `CHANGED` for all others."""

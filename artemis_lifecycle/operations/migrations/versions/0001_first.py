@@ -277,7 +277,7 @@ _GRANTS = {
         "lifecycle.handoff_batches, lifecycle.heartbeats, lifecycle.leases, lifecycle.listings, "
         "lifecycle.rest_commits, lifecycle.run_times, lifecycle.steps, lifecycle.live_sets, "
         "lifecycle.live_set_references, lifecycle.live_versions, lifecycle.live_contents, lifecycle.swept_tables, "
-        "lifecycle.base_locations",
+        "lifecycle.base_locations, lifecycle.seen_pointers",
         "SELECT, INSERT, UPDATE ON TABLE lifecycle.catalog_looks, lifecycle.cold_losses, lifecycle.cold_scrubs, "
         "lifecycle.deep_moves, "
         "lifecycle.health, lifecycle.held_bytes, lifecycle.holds, lifecycle.jobs, lifecycle.known_tables, "
@@ -287,8 +287,7 @@ _GRANTS = {
         "lifecycle.tags, lifecycle.thaws, "
         "lifecycle.unmet_snapshots, "
         "lifecycle.waits, lifecycle.watched_tables",
-        "SELECT, INSERT, DELETE ON TABLE lifecycle.gate_attempts, lifecycle.health_history, lifecycle.seen_pointers, "
-        "lifecycle.swap_attempts",
+        "SELECT, INSERT, DELETE ON TABLE lifecycle.gate_attempts, lifecycle.health_history, lifecycle.swap_attempts",
         "SELECT, INSERT ON TABLE lifecycle.decisions, lifecycle.settled_metadata, lifecycle.table_locations, "
         "lifecycle.verdicts",
         "SELECT ON TABLE lifecycle.alembic_version, lifecycle.identity",
