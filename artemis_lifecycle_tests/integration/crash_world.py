@@ -302,7 +302,7 @@ _QUERIES = {
     "GROUP BY table_name",
     "thaws": "SELECT snapshot_ids, files, approved_by, asked_at IS NOT NULL, readable_at IS NOT NULL, ended_why "
     "FROM lifecycle.thaws",
-    "archived snapshots": "SELECT table_uuid, snapshot_id FROM lifecycle.deep_snapshots",
+    "archived snapshots": "SELECT DISTINCT table_uuid, snapshot_id FROM lifecycle.deep_snapshots",
     "quarantines": "SELECT job_id, purge_after IS NOT NULL, undeleted_by, closed_by, purging_at IS NOT NULL, "
     "purged_at IS NOT NULL FROM lifecycle.quarantines",
     "tags": "SELECT table_name, name, snapshot_id, who, removed_by, removed_why FROM lifecycle.tags "
