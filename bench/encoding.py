@@ -113,27 +113,32 @@ SMALL = Widths(3, 4, 3)
 LARGE = Widths(4, 5, 4)
 
 
+def paths(
+    *, location: str, day: int, partitions: NDArray[np.int64], tasks: NDArray[np.int64], operations: Bytes
+) -> Bytes:
+    """The paths of one day's files, one row each, all of one length.
+
+    `partitions` and `tasks` are Spark's partition and task of each file, `operations` the write's uuid (36 bytes each):
+    the three parts of the name that Spark's OutputFileFactory gives a file.
+    """
+    rows = len(tasks)
+    folder = f"{location}/data/event_time_day={np.datetime64(day_number(day), 'D')}/"
+    dash = _constant(b"-", rows)
+    named = [_digits(partitions, 5), dash, _digits(tasks, 6), dash, operations, _constant(b"-0-00001.parquet", rows)]
+    return np.hstack([_constant(folder.encode(), rows), *named])
+
+
 def bodies(
     *,
-    location: str,
     day: int,
-    partitions: NDArray[np.int64],
-    tasks: NDArray[np.int64],
-    operations: Bytes,
+    paths: Bytes,
     records: NDArray[np.int64],
     sizes: NDArray[np.int64],
     widths: Widths,
     rng: np.random.Generator,
 ) -> Bytes:
-    """The `data_file` records of one day's files, one row each.
-
-    `partitions` and `tasks` are Spark's partition and task of each file, `operations` the write's uuid (36 bytes each):
-    the three parts of the name that Spark's OutputFileFactory gives a file.
-    """
+    """The `data_file` records of one day's files, one row each."""
     rows = len(records)
-    folder = f"{location}/data/event_time_day={np.datetime64(day_number(day), 'D')}/"
-    tail = b"-0-00001.parquet"
-    path_length = len(folder) + 5 + 1 + 6 + 1 + 36 + len(tail)
     low, high = (1 << (7 * (widths.column - 1) - 1)), (1 << (7 * widths.column - 1)) - 1
     counts = varints(records, widths.records)
 
@@ -158,13 +163,9 @@ def bodies(
     shares = [np.clip((sizes * share).astype(np.int64), low, high) for share in _SHARES]
     nulls = [_constant(b"\x00", rows)] * (_COLUMNS - 1) + [varints(np.clip(records // 64, 64, 8_191), 2)]
     parts = [
-        _constant(b"\x00" + varint(path_length) + folder.encode(), rows),
-        _digits(partitions, 5),
-        _constant(b"-", rows),
-        _digits(tasks, 6),
-        _constant(b"-", rows),
-        operations,
-        _constant(tail + text("PARQUET") + b"\x02" + varint(day_number(day)), rows),
+        _constant(b"\x00" + varint(paths.shape[1]), rows),
+        paths,
+        _constant(text("PARQUET") + b"\x02" + varint(day_number(day)), rows),
         counts,
         varints(sizes, widths.size),
         *by_column([varints(share, widths.column) for share in shares]),

@@ -241,27 +241,33 @@ class Files:
 
     def _body(self, kind: int, day: int) -> Bytes:
         records, sizes = self.sizes(kind, day)
-        rng = self.rng(day, 3 + kind)
-        if kind == _SMALL:
-            offsets = self.offsets(day)
-            counts = np.diff(offsets)
-            partitions = np.arange(len(records)) - np.repeat(offsets[:-1], counts)
-            uuids = [self.operation(day, append) for append in range(self.shape.appends)]
-        else:
-            counts = np.array([len(records)])
-            partitions = np.arange(len(records))
-            uuids = [self.operation(day, self.shape.appends)]
-        names = np.frombuffer("".join(uuids).encode(), np.uint8).reshape(-1, 36)
         return encoding.bodies(
-            location=self.location,
             day=day,
-            partitions=partitions,
-            tasks=100_000 + np.arange(len(records)) % 800_000,
-            operations=np.repeat(names, counts, axis=0),
+            paths=self.paths(kind, day),
             records=records,
             sizes=sizes,
             widths=encoding.SMALL if kind == _SMALL else encoding.LARGE,
-            rng=rng,
+            rng=self.rng(day, 3 + kind),
+        )
+
+    def paths(self, kind: int, day: int) -> Bytes:
+        """The paths of the day's files, a row of bytes each."""
+        if kind == _SMALL:
+            offsets = self.offsets(day)
+            counts = np.diff(offsets)
+            partitions = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+            uuids = [self.operation(day, append) for append in range(self.shape.appends)]
+        else:
+            counts = np.array([self.shape.compacted])
+            partitions = np.arange(self.shape.compacted)
+            uuids = [self.operation(day, self.shape.appends)]
+        names = np.frombuffer("".join(uuids).encode(), np.uint8).reshape(-1, 36)
+        return encoding.paths(
+            location=self.location,
+            day=day,
+            partitions=partitions,
+            tasks=100_000 + np.arange(len(partitions)) % 800_000,
+            operations=np.repeat(names, counts, axis=0),
         )
 
     def operation(self, day: int, append: int) -> str:

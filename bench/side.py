@@ -280,7 +280,7 @@ class Ours(Side):
         self._point(table, f"file://{copy}")
         now = datetime.fromtimestamp(stage.now_ms / 1000, UTC)
         cutoff = datetime.fromtimestamp(stage.cutoff_ms / 1000, UTC)
-        return lambda: self.lifecycle.plan_expiration(self._name(table), now=now, older_than=cutoff, retain_last=1)
+        return lambda: self.lifecycle.plan_expiration(self.name(table), now=now, older_than=cutoff, retain_last=1)
 
     def load(self, table: Table, stage: Stage) -> Callable[[], Callable[[], dict[str, object]]]:
         from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -318,7 +318,7 @@ class Ours(Side):
             cursor.execute(statement)
         connection.close()
 
-    def _name(self, table: Table) -> str:
+    def name(self, table: Table) -> str:
         return f"bench.t_{table.table_uuid.replace('-', '')}"
 
     def _point(self, table: Table, metadata_location: str) -> None:
@@ -329,7 +329,7 @@ class Ours(Side):
 
         engine = self.lifecycle.operations.engine
         ensure_tables(engine)
-        namespace, _, name = self._name(table).partition(".")
+        namespace, _, name = self.name(table).partition(".")
         row = {
             "catalog_name": self.lifecycle.config.catalogs.live.name,
             "table_namespace": namespace,
