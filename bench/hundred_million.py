@@ -1,6 +1,6 @@
 """A table of a hundred million files, on this machine alone: `python -m bench.hundred_million WORK HOME` prints a line
-of JSON for each part. HOME is the folder that has Spark's jars. `--scale 5` is five million, in smaller days of the same
-history; `--part full` does one part on what the parts before it left; `--resume` does those that have no result yet.
+of JSON for each part. HOME is the folder that has Spark's jars. `--scale 5` is five million, in smaller days of the
+same history; `--part full` does one part on what the parts before it left; `--resume` those that have no result yet.
 
 Parts, each in a process and a session of its own that has done nothing before:
 
@@ -114,14 +114,14 @@ def alone(arguments: argparse.Namespace, part: str) -> None:
     # Of this scale and shape: a plan of another one would only be in the way.
     ours = Ours(spark, job, f"{STATE}_{shape.files}")
     try:
-        ready = {"full": partial(planned, ours, table, 0), "next": partial(planned, ours, table, 1)}.get(
-            part, partial(scanned, ours, table)
-        )()
+        ready = scanned(ours, table) if part == "orphans" else planned(ours, table, 1 if part == "next" else 0)
         spark.range(1).count()
         gc.collect()
-        rest = time.monotonic(), time.sleep(2), time.monotonic()
+        resting = time.monotonic()
+        time.sleep(2)
+        rest = resting, time.monotonic()
         checked, said = timed(ready)
-        print(json.dumps(said | checked() | {"rest": [rest[0], rest[2]]}), flush=True)
+        print(json.dumps(said | checked() | {"rest": rest}), flush=True)
     finally:
         ours.close()
         spark.stop()

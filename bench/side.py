@@ -258,11 +258,14 @@ class Ours(Side):
         self.copies = self.folder / "copies"
         self.copies.mkdir(parents=True, exist_ok=True)
         self.catalog = f"bench_{self.folder.name}"
+        # Tables stand beside the warehouses.
+        roots = {"live": {"roots": [f"file://{Path(job.work).resolve()}"]}, "cold": {}}
         config = LifecycleConfig.model_validate(
             {
                 "home": job.home,
                 "catalogs": {
                     tier: {"name": f"{self.catalog}{tier}", "uri": uri, "warehouse": f"file://{self.folder}/{tier}"}
+                    | roots[tier]
                     for tier in ("live", "cold")
                 },
                 "operations": {"uri": uri, "root": f"file://{self.folder}/root"},

@@ -11,17 +11,15 @@ import pyarrow as pa
 
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.reachability.index.files import DELETABLE
 from artemis_lifecycle.spark.java_errors import worker_errors
 from artemis_lifecycle.spark.runner import Runner
-from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.location import LocationRules, with_locations
 from artemis_lifecycle.tabular import Shown, frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
-
-_FILES = arrow_schema("path string, kind string, size_in_bytes bigint, reason string")
 
 
 @dataclass(frozen=True)
@@ -118,8 +116,8 @@ def plan_difference(before: ExpirationPlan, after: ExpirationPlan, rules: Locati
 
 
 def _located(files: DataFrame, rules: LocationRules) -> DataFrame:
-    rows = Runner(files.sparkSession).rows(files, _FILES)
-    return rows.map(partial(with_locations, rules), _FILES.append(pa.field("location", pa.string()))).frame()
+    rows = Runner(files.sparkSession).rows(files, DELETABLE)
+    return rows.map(partial(with_locations, rules), DELETABLE.append(pa.field("location", pa.string()))).frame()
 
 
 def _without(refs: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:

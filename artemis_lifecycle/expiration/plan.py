@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime
@@ -30,7 +30,7 @@ from artemis_lifecycle.metadata.types import CONTENT_KINDS, LogEntry, TableMetad
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.reachability.index import DEFAULT_SETTINGS, IndexSettings
-from artemis_lifecycle.reachability.index.files import deletable
+from artemis_lifecycle.reachability.index.files import DELETABLE, deletable_parts
 from artemis_lifecycle.reachability.index.refresh import require_present
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
@@ -252,7 +252,8 @@ def what_if(
     spark: Spark, stores: Stores, request: PlanRequest, *, root: str, rules: LocationRules, index: IndexSettings
 ) -> WhatIf:
     """Return what `plan_expiration` would seal. Raises as it does."""
-    decision, files = _decided(spark, stores, request, root, rules, index)
+    decision, found = _decided(spark, stores, request, root, rules, index)
+    files = pa.concat_tables(found)
     return WhatIf(
         table=request.table,
         decided_at=request.now,
@@ -261,7 +262,7 @@ def what_if(
         expired_snapshots=tuple(decision.expired),
         expired_refs=tuple(decision.expired_refs),
         kept=_as_texts(decision.kept),
-        summary=_summary(decision, files),
+        summary=_summary(decision, [_counted(files)]),
         _spark=spark,
         _files=files,
     )
@@ -269,24 +270,29 @@ def what_if(
 
 def _decided(
     spark: Spark, stores: Stores, request: PlanRequest, root: str, rules: LocationRules, index: IndexSettings
-) -> tuple[Decision, pa.Table]:
+) -> tuple[Decision, Iterable[pa.Table]]:
     refuse_unexpirable(request.metadata, request.table)
     decision = decide(
         view_of(request.metadata), request.settings, milliseconds(request.now), holds=request.holds, tags=request.tags
     )
     view = indexed(spark, stores, request.metadata, rules, root, index)
     require_present(view)
-    return decision, deletable(view, decision.expired)
+    return decision, deletable_parts(view, decision.expired)
 
 
-def _summary(decision: Decision, files: pa.Table, warnings: tuple[str, ...] = ()) -> PlanSummary:
-    counted = files.group_by("kind").aggregate([("path", "count"), ("size_in_bytes", "sum")]).sort_by("kind")
-    totals = tuple(KindTotal(row["kind"], row["path_count"], row["size_in_bytes_sum"]) for row in counted.to_pylist())
+def _counted(files: pa.Table) -> pa.Table:
+    counted = files.group_by("kind").aggregate([("path", "count"), ("size_in_bytes", "sum")])
+    return counted.rename_columns({"path_count": "files", "size_in_bytes_sum": "size"})
+
+
+def _summary(decision: Decision, counted: Sequence[pa.Table], warnings: tuple[str, ...] = ()) -> PlanSummary:
+    every = pa.concat_tables(counted).group_by("kind").aggregate([("files", "sum"), ("size", "sum")]).sort_by("kind")
+    totals = tuple(KindTotal(row["kind"], row["files_sum"], row["size_sum"]) for row in every.to_pylist())
     return PlanSummary(
         snapshots_kept=len(decision.kept),
         snapshots_expired=len(decision.expired),
         refs_expired=len(decision.expired_refs),
-        files=len(files),
+        files=sum(total.files for total in totals),
         size_in_bytes=sum(total.size_in_bytes for total in totals),
         by_kind=totals,
         warnings=warnings,
@@ -299,7 +305,7 @@ def seal_plan(
     operations: Operations,
     request: PlanRequest,
     decision: Decision,
-    files: pa.Table,
+    files: Iterable[pa.Table],
     *,
     root: str,
     window_day: date | None = None,
@@ -307,13 +313,22 @@ def seal_plan(
     warnings: tuple[str, ...] = (),
     beside: bytes | None = None,
 ) -> ExpirationPlan:
-    """Seal what was decided, and the files (path, kind, size_in_bytes, reason) that then may go. `beside` is what the
-    commit of another format needs; `read_beside` returns it."""
+    """Seal what was decided, and the files (path, kind, size_in_bytes, reason) that then may go, in parts that depend
+    on nothing else. `beside` is what the commit of another format needs; `read_beside` returns it."""
     metadata = request.metadata
     folder = f"{root}/plans/{metadata.table_uuid}/{uuid.uuid4().hex}"
-    write_batches(files.to_batches(), files.schema, f"{folder}/files", stores)
+    counted: list[pa.Table] = []
+    digests: list[str] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for part in files:
+            counted.append(_counted(part))
+            digests.append(rows_digest(part))
+            yield from part.to_batches()
+
+    write_batches(batches(), DELETABLE, f"{folder}/files", stores)
     others = {} if beside is None else {"beside": hashlib.sha256(beside).hexdigest(), "warnings": warnings}
-    content_id = _content_id(metadata, decision, rows_digest(files), others)
+    content_id = _content_id(metadata, decision, "".join(digests), others)
     generation = operations.plans.generation(content_id)
     plan_id = content_id if generation == 0 else f"{content_id}-{generation}"
     known = next((each for each in operations.plans.of_table(metadata.table_uuid) if each.plan_id == plan_id), None)
@@ -334,7 +349,7 @@ def seal_plan(
         expired_refs=tuple(decision.expired_refs),
         kept=_as_texts(decision.kept),
         snapshot_log=tuple(metadata.snapshot_log),
-        summary=_summary(decision, files, warnings),
+        summary=_summary(decision, counted, warnings),
         files_location=f"{folder}/files",
         _spark=spark,
         _stores=stores,

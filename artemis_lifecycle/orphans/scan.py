@@ -237,6 +237,7 @@ LOOKED_UP = 10_000
 
 _HEADS = 16
 _SHOWN = 5
+_PARTS_AT_ONCE = 8
 
 
 def require_nothing_missing(
@@ -334,6 +335,16 @@ def listed_parts(folder: str, stores: Stores, rules: LocationRules) -> list[List
     return list(map_parts(folder, stores, hashed, ["path"]))
 
 
+def reached_parts(files: ReachedFiles, parts: Sequence[ListedPart]) -> list[NDArray[np.bool_]]:
+    """Return which files of each part are reached. Each question reads the whole index, so it is about many parts."""
+    found: list[NDArray[np.bool_]] = []
+    for start in range(0, len(parts), _PARTS_AT_ONCE):
+        hashes = [part.hashes for part in parts[start : start + _PARTS_AT_ONCE]]
+        reached = files.reaches(np.concatenate(hashes))
+        found += np.split(reached, np.cumsum([len(each) for each in hashes])[:-1])
+    return found
+
+
 def files_themselves(parts: Sequence[ListedPart]) -> NDArray[np.uint64]:
     """Return the sorted location hashes of the listed files, without those of which only a checksum file is listed."""
     return distinct(np.concatenate([np.empty(0, np.uint64), *(part.hashes[part.itself] for part in parts)]))
@@ -414,7 +425,7 @@ def scan_orphans(
     assert files is not None
     if settings.missing_files == "error":
         require_nothing_missing(context.stores, files, listing, parts, context.rules, table)
-    reached = [files.reaches(part.hashes) for part in parts]
+    reached = reached_parts(files, parts)
     with candidates(context.spark, listing, context.stores, reached) as unreached:
         # Exclude those of a listing that need not be complete.
         named = dict.fromkeys([*unreached.metadata_files(), *unlisted] if context.layout is None else ())

@@ -26,6 +26,7 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.expiration.commit import removal
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.plans import PlanStatus
+from artemis_lifecycle.reachability.index import lookups
 from artemis_lifecycle_tests import core_tables
 
 LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(days=60)
@@ -76,6 +77,24 @@ def test_a_plan_is_its_content_and_is_found_from_another_process(opened: Open, s
         lifecycle.commit_expiration(plan)
     with pytest.raises(NoSuchPlan):
         lifecycle.commit_expiration("0" * 32)
+
+
+def test_a_plan_of_many_parts_has_what_one_of_one_part_has(
+    opened: Open, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large table, no process holds all the files of a plan."""
+    lifecycle = opened()
+    core_tables.sql(spark, f"INSERT OVERWRITE {lifecycle.config.catalogs.live.name}.db.t VALUES (9)")
+    whole = lifecycle.what_if("db.t", now=LATER)
+    assert whole.summary.files > 4
+    monkeypatch.setattr(lookups, "_ROWS_AT_ONCE", 1)
+    plan = lifecycle.plan_expiration("db.t", now=LATER)
+    assert plan.summary == whole.summary
+    assert {*plan.files().collect()} == {*whole.files().collect()}
+    assert lifecycle.plan_expiration("db.t", now=LATER).plan_id == plan.plan_id
+    lifecycle.close_plan(plan.plan_id, who="ada", why="not now")
+    again = lifecycle.plan_expiration("db.t", now=LATER)
+    assert again.plan_id == f"{plan.plan_id}-1" and again.summary == plan.summary
 
 
 def test_bad_input_is_refused_before_anything_is_touched(opened: Open, spark: SparkSession) -> None:

@@ -6,7 +6,7 @@ import json
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import datetime
 from types import SimpleNamespace
@@ -54,7 +54,7 @@ class Doubles:
         replaced: dict[str, Any] = {
             "expiration.plan.indexed": nothing,
             "expiration.plan.require_present": nothing,
-            "expiration.plan.deletable": self._deletable,
+            "expiration.plan.deletable_parts": self._deletable,
             "walk.expiration.tidy": nothing,
             "walk.expiration.present_index": nothing,
             "walk.expiration.live_index": nothing,
@@ -95,10 +95,10 @@ class Doubles:
             self._died.add((what, job))
             raise Killed
 
-    def _deletable(self, _view: None, expired: tuple[int, ...]) -> pa.Table:
+    def _deletable(self, _view: None, expired: tuple[int, ...]) -> Iterator[pa.Table]:
         self._fail()
         rows = [(snapshot, number) for snapshot in expired for number in range(FILES_OF_A_SNAPSHOT)]
-        return pa.table(
+        yield pa.table(
             {
                 "path": pa.array([f"file:///data/{snapshot}-{number}" for snapshot, number in rows], pa.string()),
                 "kind": pa.array(["data"] * len(rows), pa.string()),

@@ -93,9 +93,11 @@ class Retention:
 
 @contextmanager
 def small_parts(tape: Tape) -> Iterator[None]:
-    """Tiny tables would fill one segment of the index and no more."""
+    """Tiny tables would fill one segment of the index and no more, and one part of an answer."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SEGMENT_ROWS", tape.of((1_000_000, 1, 4)))
+        patch.setattr(lookups, "_ROWS_AT_ONCE", tape.of((1_000_000, 1, 4)))
+        patch.setattr(files, "_HASHED_AT_ONCE", tape.of((1_000_000, 1, 4)))
         yield
 
 
@@ -109,14 +111,14 @@ def test_exactly_what_only_expired_snapshots_reach_is_deletable(
         table = built(opening, steps, folder, rules)
         metadata = table.read_metadata()
         tape = Tape(choices)
+        known = mentions(table)
         with small_parts(tape):
             view = refresh(opened(table, folder, tape.of((1, 1, 1, 8))), metadata)
-        known = mentions(table)
-        some = tuple(snapshot_id for snapshot_id in table.ids() if tape.once_in(2))
-        for expired in dict.fromkeys([some, *Retention(table, metadata, tape).expired()]):
-            check_deletable(table, view, expired, known)
-        check_reachable(table, view, some, known)
-        check_held(table, view, [(), some, table.ids()])
+            some = tuple(snapshot_id for snapshot_id in table.ids() if tape.once_in(2))
+            for expired in dict.fromkeys([some, *Retention(table, metadata, tape).expired()]):
+                check_deletable(table, view, expired, known)
+            check_reachable(table, view, some, known)
+            check_held(table, view, [(), some, table.ids()])
         paths = sorted(known)
         hashes = np.array([hash_location(normalize(path, rules)) for path in [*paths, "s3://nobody/x"]], np.uint64)
         # Statistics stay as long as the metadata names them, be their snapshot there or not.

@@ -34,6 +34,7 @@ from artemis_lifecycle.formats.paimon.table import Branch, PaimonTable
 from artemis_lifecycle.metadata import types
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.metadata.unreadable import unreadable
+from artemis_lifecycle.reachability.index.files import DELETABLE
 from artemis_lifecycle.storage.location import LocationRules, among, distinct, hash_column
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
@@ -347,9 +348,6 @@ def _without(parts: Sequence[Candidate], kept: PaimonFiles, stores: Stores) -> p
         path, kind, _, reason = rows[key]
         rows[key] = (path, kind, 0 if head is None else head.size_in_bytes, reason)
     columns: Mapping[str, list[object]] = {
-        name: [row[at] for row in rows.values()] for at, name in enumerate(("path", "kind", "size_in_bytes", "reason"))
+        name: [row[at] for row in rows.values()] for at, name in enumerate(DELETABLE.names)
     }
-    schema = pa.schema(
-        [("path", pa.string()), ("kind", pa.string()), ("size_in_bytes", pa.int64()), ("reason", pa.string())]
-    )
-    return pa.table(columns, schema=schema)
+    return pa.table(columns, schema=DELETABLE)

@@ -340,7 +340,7 @@ class PaimonTables:
             resources.operations,
             request,
             decision,
-            files,
+            [files],
             root=resources.root,
             window_day=resources.config.policy(request.table).quiet_window.day(resources.clock.now()),
             stale=stale,

@@ -16,12 +16,18 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle.metadata.manifests import ENTRY_KINDS
 from artemis_lifecycle.metadata.types import MANIFEST, MANIFEST_LIST, NAMED_BY_SNAPSHOT
-from artemis_lifecycle.reachability.index.lookups import above_entries, as_texts, not_among_entries
+from artemis_lifecycle.reachability.index.lookups import above_entries, as_texts, hash_ranges, not_among_entries
+from artemis_lifecycle.reachability.index.segments import Rows
 from artemis_lifecycle.reachability.index.state import IndexState
 from artemis_lifecycle.reachability.index.view import IndexView, query, rows_of
+from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.location import ByFolder, hash_column, normalize
 
+DELETABLE = arrow_schema("path string, kind string, size_in_bytes bigint, reason string")
 KINDS = (*ENTRY_KINDS, MANIFEST, MANIFEST_LIST, *NAMED_BY_SNAPSHOT.values())
+
+_HASHED_AT_ONCE = 250_000
+_LEAST, _MOST = hash_ranges(0)[0]
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,11 @@ class _Named:
     def only(self, rows: NDArray[np.int64]) -> _Named:
         return _Named(self.paths.take(pa.array(rows)), *(getattr(self, name)[rows] for name in _NUMBERS))
 
+    def between(self, low: np.uint64, high: np.uint64) -> _Named:
+        """Return the rows whose hash is between these, both included."""
+        inside = (self.hashes >= low) & (self.hashes <= high)
+        return self if inside.all() else self.only(np.flatnonzero(inside))
+
     def path(self, row: int) -> str:
         spelled: bytes = self.paths[row].as_buffer().to_pybytes()
         return spelled.decode("utf-8", "surrogatepass")
@@ -49,32 +60,45 @@ class _Named:
 _NUMBERS = tuple(field.name for field in fields(_Named) if field.name != "paths")
 
 
-@query
 def deletable(view: IndexView, expired_ids: Sequence[int]) -> pa.Table:
     """Return files that an expired snapshot reaches and no other snapshot of the metadata does, one row per location.
 
     Columns: path, kind, size_in_bytes, reason.
     """
+    return pa.concat_tables(deletable_parts(view, expired_ids))
+
+
+def deletable_parts(view: IndexView, expired_ids: Sequence[int]) -> Iterator[pa.Table]:
+    """Yield the rows of `deletable` by ranges of their hashes: about half a gigabyte at a time, however many there
+    are. The same metadata gives the same parts."""
+    expired = view.chosen(expired_ids)
+    doomed = view.state.listed_by(expired) & ~view.state.listed_by(~expired)
+    manifests = view.state.manifests
+    for low, high in hash_ranges(int(manifests.existing[doomed].sum() + manifests.added[doomed].sum())):
+        part, view = _deletable(view, expired_ids, low, high)
+        yield part
+
+
+@query
+def _deletable(
+    view: IndexView, expired_ids: Sequence[int], low: np.uint64, high: np.uint64
+) -> tuple[pa.Table, IndexView]:
+    """Return those with these hashes, and the view that has them."""
     expired = view.chosen(expired_ids)
     state = view.state
     kept_manifests = state.listed_by(~expired)
     last = state.last_listed(expired, view.order)
     doomed = np.flatnonzero((last >= 0) & ~kept_manifests)
     gone = {int(i) for i in state.snapshot_ids[expired]}
-    named = _together(
-        [_entries(view, doomed, last), _manifests(view, doomed, last), _lists(view, expired), _statistics(view, gone)]
-    )
+    above = _together([_manifests(view, doomed, last), _lists(view, expired), _statistics(view, gone)])
+    named = _together([*_entries(view, doomed, last, low, high), above.between(low, high)])
     # One location may be referenced as several kinds (a Puffin file with statistics and deletion vectors), and a
     # manifest under two spellings. If it is kept as one of them, it is kept.
     held = above_entries(view, kept_manifests, gone)
     rows = not_among_entries(view, named.hashes, kept_manifests)
     found = _one_per_location(view, named.only(rows[~np.isin(named.hashes[rows], held)]))
     table = _table(found).append_column("reason", _reasons(view, found.last))
-    return table.cast(
-        pa.schema(
-            [("path", pa.string()), ("kind", pa.string()), ("size_in_bytes", pa.int64()), ("reason", pa.string())]
-        )
-    )
+    return table.cast(DELETABLE), view
 
 
 @query
@@ -88,7 +112,7 @@ def reachable(view: IndexView, snapshot_ids: Sequence[int], *, entries: bool = T
     last = view.state.last_listed(chosen, view.order)
     manifests = np.flatnonzero(last >= 0)
     parts = [
-        _entries(view, manifests if entries else manifests[:0], last),
+        *_entries(view, manifests if entries else manifests[:0], last),
         _manifests(view, manifests, last),
         _lists(view, chosen),
         _statistics(view, {int(i) for i in view.state.snapshot_ids[chosen]}),
@@ -102,20 +126,34 @@ def reachable(view: IndexView, snapshot_ids: Sequence[int], *, entries: bool = T
 # --- references -----------------------------------------------------------------------------------------------------
 
 
-def _entries(view: IndexView, manifests: NDArray[np.int64], last: NDArray[np.int64]) -> _Named:
-    """Return the entries of the given manifests."""
-    paths, kinds, sizes, lasts = [pa.array([], pa.large_string())], [], [], []
+def _entries(
+    view: IndexView,
+    manifests: NDArray[np.int64],
+    last: NDArray[np.int64],
+    low: np.uint64 = _LEAST,
+    high: np.uint64 = _MOST,
+) -> Iterator[_Named]:
+    """Yield the entries of the given manifests whose hashes are between `low` and `high`."""
+    waiting: list[tuple[Rows, int]] = []
+    count = 0
     for number, rows in rows_of(view.index, view.state, manifests):
-        paths.append(rows.paths)
-        kinds.append(rows.kinds)
-        sizes.append(rows.sizes)
-        lasts.append(np.full(len(rows), last[number], np.int64))
-    empty = np.empty(0, np.int64)
-    every = pa.concat_arrays(paths)
+        waiting.append((rows, int(last[number])))
+        count += len(rows)
+        if count >= _HASHED_AT_ONCE:
+            yield _joined(view, waiting).between(low, high)
+            waiting, count = [], 0
+    if waiting:
+        yield _joined(view, waiting).between(low, high)
+
+
+def _joined(view: IndexView, entries: Sequence[tuple[Rows, int]]) -> _Named:
+    paths = pa.concat_arrays([rows.paths for rows, _ in entries])
     return _Named(
-        every,
-        hash_column(every, view.index.rules),
-        *(np.concatenate([empty, *columns]).astype(np.int64, copy=False) for columns in (kinds, sizes, lasts)),
+        paths,
+        hash_column(paths, view.index.rules),
+        np.concatenate([rows.kinds for rows, _ in entries]).astype(np.int64),
+        np.concatenate([rows.sizes for rows, _ in entries]),
+        np.repeat([last for _, last in entries], [len(rows) for rows, _ in entries]),
     )
 
 

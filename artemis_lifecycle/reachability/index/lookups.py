@@ -153,8 +153,15 @@ def not_among_entries(view: IndexView, hashes: NDArray[np.uint64], manifests: ND
 def _among_kept(
     wanted: NDArray[np.uint64], hashes: NDArray[np.uint64], owners: NDArray[np.uint32], kept: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Return which of `wanted` a row of the sorted `hashes` has whose owner is kept."""
-    found, rows, places = np.zeros(len(wanted), np.bool_), np.arange(len(wanted)), hashes.searchsorted(wanted)
+    """Return which of `wanted`, sorted without duplicates, a row of the sorted `hashes` has whose owner is kept."""
+    found = np.zeros(len(wanted), np.bool_)
+    if len(hashes) < len(wanted):
+        # The fewer are looked up among the others.
+        rows = hashes[kept[owners]]
+        places = np.minimum(wanted.searchsorted(rows), len(wanted) - 1)
+        found[places[wanted[places] == rows]] = True
+        return found
+    rows, places = np.arange(len(wanted)), hashes.searchsorted(wanted)
     while len(rows):
         # Several rows may have one hash: each turn looks at the next of them.
         inside = places < len(hashes)
@@ -200,7 +207,14 @@ def _paths_with(rows: Rows, wanted: Any, view: IndexView) -> list[str]:
 # How much storage any choice of snapshots holds, for many choices at once.
 
 _ROWS_AT_ONCE = 2_000_000
-"""Limits memory to about 100 MB, however large the table."""
+"""Limits memory, however large the table: to about 100 MB, and with paths to 1 GB."""
+
+
+def hash_ranges(rows: int) -> list[tuple[np.uint64, np.uint64]]:
+    """Return ranges (first and last hash) that have about `_ROWS_AT_ONCE` each of so many rows."""
+    count = max(1, -(-rows // _ROWS_AT_ONCE))
+    edges = [2**64 * number // count for number in range(count + 1)]
+    return [(np.uint64(low), np.uint64(high - 1)) for low, high in pairwise(edges)]
 
 
 @dataclass(frozen=True)
@@ -228,8 +242,7 @@ def held_files(view: IndexView, choices: Sequence[Sequence[int]]) -> list[Held]:
     listed = np.concatenate([manifests_of, of_snapshots], axis=1)
     files, sizes = np.zeros(len(choices), np.int64), np.zeros(len(choices), np.int64)
     total = sum(segment.rows for segment in state.segments)
-    bounds = np.linspace(0.0, float(2**64), max(1, -(-total // _ROWS_AT_ONCE)) + 1)[1:-1].astype(np.uint64)
-    for hashes, manifests, bytes_ in _by_range(view, statistics, bounds):
+    for hashes, manifests, bytes_ in _by_range(view, statistics, total):
         order = np.argsort(hashes, kind="stable")
         leads = np.flatnonzero(np.concatenate([[True], hashes[order[1:]] != hashes[order[:-1]]]))
         largest = np.maximum.reduceat(bytes_[order], leads)
@@ -264,24 +277,17 @@ def _statistics(view: IndexView) -> _Statistics:
 
 
 def _by_range(
-    view: IndexView, statistics: _Statistics, bounds: NDArray[np.uint64]
+    view: IndexView, statistics: _Statistics, total: int
 ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]]:
     """Yield (hashes, numbers of manifests, sizes) of all rows of listed manifests, range by range. Statistics files
     have the numbers after those of the manifests."""
     state = view.state
-    edges: list[np.uint64 | None] = [None, *bounds, None]
-    for low, high in pairwise(edges):
-        inside = np.ones(len(statistics.hashes), np.bool_)
-        if low is not None:
-            inside &= statistics.hashes >= low
-        if high is not None:
-            inside &= statistics.hashes < high
-        alone = np.flatnonzero(inside)
+    for low, high in hash_ranges(total):
+        alone = np.flatnonzero((statistics.hashes >= low) & (statistics.hashes <= high))
         parts = [(statistics.hashes[alone], len(state.manifests) + alone, statistics.sizes[alone])]
         for number, segment in enumerate(state.segments):
             hashes, owners = columns_of(view.index, state, number)
-            start = 0 if low is None else int(np.searchsorted(hashes, low))
-            end = len(hashes) if high is None else int(np.searchsorted(hashes, high))
+            start, end = int(hashes.searchsorted(low)), int(hashes.searchsorted(high, "right"))
             members = np.flatnonzero(state.segment_of == number)
             number_of = np.full(segment.manifests, -1, np.int64)
             number_of[state.place_of[members]] = members
