@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import multiprocessing
 import os
 import shutil
 import subprocess
@@ -103,6 +102,7 @@ def alone(arguments: argparse.Namespace, part: str) -> None:
     work, cores = arguments.work.resolve(), os.cpu_count() or 1
     shape = shape_of(arguments.scale)
     if part == "generate":
+        encoding.DEFLATE_LEVEL = 1  # A third of the time for a twentieth more bytes.
         made, said = timed(lambda: generate(shape, work, cores))
         print(json.dumps(said | made))
         return
@@ -139,13 +139,11 @@ def timed(work: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def generate(shape: Shape, work: Path, processes: int) -> dict[str, Any]:
-    encoding.DEFLATE_LEVEL = 1  # A third of the time for a twentieth more bytes.
     table = metadata.generate(shape, work, processes=processes)
     folder = Path(table.folder) / "listing"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    with multiprocessing.get_context("fork").Pool(processes) as pool:
-        days = list(pool.imap(partial(_list_day, shape, table.location, folder), range(shape.days)))
+    days = list(metadata.over(partial(_list_day, shape, table.location, folder), range(shape.days), processes))
     rows = sum(listed for listed, _ in days)
     (Path(table.folder) / "planted.json").write_text(json.dumps(sorted(path for _, left in days for path in left)))
     rows += _list_metadata(metadata.History(shape, table.location), Path(table.folder), folder)
@@ -164,8 +162,8 @@ def _list_day(shape: Shape, location: str, folder: Path, day: int) -> tuple[int,
     """Write the listing of a day's files, and of some that no commit has; return its rows, and the paths of these."""
     files = Files(shape, location)
     small, large = (_texts(files.paths(kind, day)) for kind in (0, 1))
-    spread = small.take(pa.array(np.linspace(0, len(small) - 1, ORPHANS // shape.days).astype(np.int64)))
-    left = [path.replace(".parquet", "-left.parquet") for path in spread.to_pylist()]
+    every = max(1, len(small) * shape.days // ORPHANS)
+    left = [path.replace(".parquet", "-left.parquet") for path in small[::every].to_pylist()]
     parts = [_listed(paths, files.sizes(kind, day)[1], day) for kind, paths in enumerate((small, large))]
     parts.append(_listed(pa.array(left), np.full(len(left), 1 << 20), day))
     return _write(pa.concat_tables(parts), folder / f"day-{day:03d}.parquet"), left
@@ -199,15 +197,18 @@ def _write(rows: pa.Table, path: Path) -> int:
 # --- what is measured -------------------------------------------------------------------------------------------------
 
 
+def leaving(shape: Shape) -> int:
+    """The files that a plan names for each day that leaves: those that were appended, their manifests and those of
+    their deletion, and all lists."""
+    assert isinstance(shape.files, int)
+    return shape.appends * shape.files + 2 * shape.appends + shape.appends + 1
+
+
 def planned(ours: Ours, table: Table, stage: int) -> Callable[[], Callable[[], dict[str, Any]]]:
     if stage == 0:
         ours.forget(table)
     plan = ours.planned(table, table.stages[stage])
-    shape = table.shape
-    assert isinstance(shape.files, int)
-    # Of each day that leaves: its small files, their manifests and those of their deletion, and all lists.
-    a_day = shape.appends * shape.files + 2 * shape.appends + shape.appends + 1
-    expected = a_day * (1 if stage else shape.expire)
+    expected = leaving(table.shape) * (1 if stage else table.shape.expire)
 
     def work() -> Callable[[], dict[str, Any]]:
         began = time.monotonic()

@@ -636,13 +636,13 @@ def generate(shape: Shape, work: Path, *, processes: int = 2, location: str | No
     for manifest in manifests:
         by_day.setdefault(history.commits[manifest.commit].day, []).append(manifest.number)
     lengths, raw_bytes = [0] * len(manifests), 0
-    for number, length, raw in _over(_write_manifests, list(by_day.values()), processes):
+    for number, length, raw in over(_write_manifests, list(by_day.values()), processes):
         lengths[number] = length
         raw_bytes += raw
     _writer.encode(lengths)
     indices = range(len(history.commits))
     chunks = [indices[start : start + 200] for start in range(0, len(indices), 200)]
-    list_bytes = sum(_over(_write_lists, chunks, processes))
+    list_bytes = sum(over(_write_lists, chunks, processes))
     stages = tuple(_stages(history, folder))
     table = Table(
         folder=str(folder),
@@ -663,7 +663,8 @@ def generate(shape: Shape, work: Path, *, processes: int = 2, location: str | No
     return table
 
 
-def _over(work: Any, items: Sequence[Any], processes: int) -> Iterator[Any]:
+def over(work: Any, items: Sequence[Any], processes: int) -> Iterator[Any]:
+    """The results for all items from so many processes, in any order; those in a list one by one."""
     if processes == 1 or len(items) == 1:
         results: Iterable[Any] = map(work, items)
         yield from _flat(results)

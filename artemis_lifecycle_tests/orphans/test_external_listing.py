@@ -7,15 +7,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, StorageError
 from artemis_lifecycle.orphans.external_listing import Below, given_listing, read_parquet_listing
 from artemis_lifecycle.orphans.listing import Listing
+from artemis_lifecycle.orphans.scan import ListedPart, reached_parts
 from artemis_lifecycle.storage.location import DEFAULT_RULES, is_under, normalize
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.deletion.world import World, listed_files
@@ -97,6 +100,26 @@ def test_what_is_below_a_folder_is_decided_by_the_normal_form(folder: str, paths
     (found,) = Below([folder], DEFAULT_RULES)([batch])
     kept = found.column("path").to_pylist()
     assert kept == [path for path in paths if is_under(path, root, DEFAULT_RULES)]
+
+
+@given(sizes=st.lists(st.integers(0, 3), max_size=20))
+def test_many_parts_are_asked_about_at_once_and_each_has_its_own_answer(sizes: list[int]) -> None:
+    class Odd:
+        questions = 0
+
+        def reaches(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+            self.questions += 1
+            return hashes % 2 == 1
+
+    ends = np.cumsum(sizes)
+    parts = [
+        ListedPart(np.arange(end - size, end, dtype=np.uint64), np.ones(size, np.bool_))
+        for end, size in zip(ends.tolist(), sizes, strict=True)
+    ]
+    files: Any = Odd()
+    found = reached_parts(files, parts)
+    assert [each.tolist() for each in found] == [(part.hashes % 2 == 1).tolist() for part in parts]
+    assert files.questions == -(-len(parts) // 8)
 
 
 def test_a_given_listing_of_another_shape_is_refused(world: World) -> None:
