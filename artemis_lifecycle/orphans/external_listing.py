@@ -272,14 +272,14 @@ def given_listing(
         sealed = write_frame(source, f"{folder}/files", stores, through=below, schema=arrow_schema(LISTED), cost=cost)
     finished_at = clock()
     # Eight bytes for each file, once.
-    hashes, end, total = np.empty(sealed.rows, np.uint64), 0, 0
-    for hashed, size in map_parts(f"{folder}/files", stores, _noted, ["path", "size_in_bytes"]):
-        hashes[end : end + len(hashed)] = hashed
-        end, total = end + len(hashed), total + size
+    hashes, filled, summed = np.empty(sealed.rows, np.uint64), 0, 0
+    for hashed, size_of_part in map_parts(f"{folder}/files", stores, _noted, ["path", "size_in_bytes"]):
+        hashes[filled : filled + len(hashed)] = hashed
+        filled, summed = filled + len(hashed), summed + size_of_part
     hashes.sort()
     # Two paths with one hash count as one here, and are distinguished below.
     if not (hashes[1:] == hashes[:-1]).any():
-        return Listing(listing_id, tuple(folders), started_at, finished_at, f"{folder}/files", sealed.rows, total)
+        return Listing(listing_id, tuple(folders), started_at, finished_at, f"{folder}/files", sealed.rows, summed)
     # Rare and expensive: every path goes through a shuffle.
     listed = read_frame(runner, f"{folder}/files", stores)
     rows = runner.meet([listed], "path", once, listed.schema, Cost(rows=sealed.rows))

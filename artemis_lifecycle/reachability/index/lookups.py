@@ -157,9 +157,9 @@ def _among_kept(
     found = np.zeros(len(wanted), np.bool_)
     if len(hashes) < len(wanted):
         # The fewer are looked up among the others.
-        rows = hashes[kept[owners]]
-        places = np.minimum(wanted.searchsorted(rows), len(wanted) - 1)
-        found[places[wanted[places] == rows]] = True
+        listed = hashes[kept[owners]]
+        nearest = np.minimum(wanted.searchsorted(listed), len(wanted) - 1)
+        found[nearest[wanted[nearest] == listed]] = True
         return found
     rows, places = np.arange(len(wanted)), hashes.searchsorted(wanted)
     while len(rows):
