@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -376,6 +376,9 @@ def require_deployment(
                 hint="set operations.uri and operations.root to that deployment's. If it no longer works on this "
                 "catalog (its holds, plans and heartbeats then count for nothing): artemis take-over --who … --why …",
             )
+    if record and ours.server is not None and any(each.deployment.server is None for each in found):
+        with suppress(Refused):  # A later step may have the right.
+            records.add(ours, who, "its server is known now", first=False)
 
 
 def take_over(

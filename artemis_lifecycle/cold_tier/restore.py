@@ -549,4 +549,5 @@ def _done(context: RestoreContext, request: RestoreRequest, live: TableMetadata)
         # Killed between the commit and its record.
         return _finished(context, request, restore_id, head.snapshot_id, live.metadata_location, 0)
     # People work on it, and its files may be nowhere else. A database that was put back forgot its record.
+    stop_protecting(context, request.table_uuid, restore_id)
     return _result(context, request, restore_id, head.snapshot_id, live.metadata_location, 0)

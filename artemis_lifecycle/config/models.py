@@ -26,7 +26,7 @@ from artemis_lifecycle.config.deployment import (
     Spark,
 )
 from artemis_lifecycle.config.model import Model
-from artemis_lifecycle.config.names import fits, spelled
+from artemis_lifecycle.config.names import fits, name_of, spelled
 from artemis_lifecycle.config.policies import Run, TableOverrides, TablePolicy, largest, overlay
 from artemis_lifecycle.config.schemes import EQUAL_SCHEMES, S3_SCHEMES, kind_of, one_authority
 from artemis_lifecycle.errors import ConfigError
@@ -121,6 +121,7 @@ class LifecycleConfig(Model):
     def matching(self, table: str) -> tuple[str, ...]:
         """Return the keys in `tables` that match `table` best: the exact one, or the pattern with the most literal
         characters. Empty if no entry matches; several if patterns match equally well."""
+        table = name_of(table)
         exact = table if table in self.tables else self._spelled.get(table)
         if exact is not None:
             return (exact,)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from functools import lru_cache
 
 from artemis_lifecycle.errors import BadInput
 
 _PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]*)")
+_APART = re.compile(r" \(dropped \d{4}-\d\d-\d\d \d{6}\)(?=`?$)")
 
 
 def dotted(parts: Sequence[str]) -> str:
@@ -39,6 +41,17 @@ def quoted(part: str) -> str:
     if part and part == part.strip() and "." not in part and "`" not in part:
         return part
     return "`" + part.replace("`", "``") + "`"
+
+
+def apart(table: str, at: datetime) -> str:
+    """Return the name under which a dropped table stays known if another table has its name."""
+    end = "`" if table.endswith("`") else ""
+    return f"{table.removesuffix(end)} (dropped {at:%Y-%m-%d %H%M%S}){end}"
+
+
+def name_of(table: str) -> str:
+    """Return the name that a dropped table had, which may be known by `apart`; that of any other table."""
+    return _APART.sub("", table)
 
 
 def spelled(text: str) -> str:

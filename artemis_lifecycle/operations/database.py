@@ -211,7 +211,9 @@ _OWN_NAME = re.compile(rf"\b{SCHEMA}\.(\w+)")
 _WRITES = re.compile(
     r"(?is)\s*(?:WITH\b.*\b)?(?:INSERT INTO|UPDATE|DELETE FROM|LOCK TABLE)\b|.*\bFOR (?:UPDATE|SHARE)\b"
 )
-_OBSERVED = frozenset({"catalog_looks", "health", "health_history", "held_bytes", "known_tables", "table_locations"})
+_OBSERVED = frozenset(
+    {"catalog_looks", "health", "health_history", "held_bytes", "known_tables", "seen_pointers", "table_locations"}
+)
 """What questions record of what they saw, where they may."""
 
 

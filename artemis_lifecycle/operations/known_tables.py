@@ -8,6 +8,7 @@ renamed table is the same one: the old name is gone, and the pointer of the new 
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from artemis_lifecycle.config.names import apart
 from artemis_lifecycle.errors import NoSuchTable, PlanStateError
 from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
@@ -90,6 +92,11 @@ class Seen:
             return sys.maxsize
         return max((number for number, each in enumerate(self.log, 1) if each == known.metadata_location), default=0)
 
+    def may_follow(self, known: KnownTable) -> bool:
+        """Return False if this line does not continue that of a known table, and is in another place."""
+        folder, theirs = (each.metadata_location.rpartition("/")[0] for each in (self, known))
+        return folder == theirs or self.follows(known) > 0
+
 
 class KnownTables(db.Part):
     def observe(
@@ -102,11 +109,15 @@ class KnownTables(db.Part):
         table becomes missing: an unreadable table may be any of them. Return the missing tables.
         """
         left = {(each.table_uuid, each.table): each for each in self.of_catalog(catalog)}
+        names: dict[str, set[str]] = defaultdict(set)
+        for table_uuid, table in (*left, *present):
+            names[table_uuid].add(table)
         before = {key: left.pop(key) for key in present if key in left}
         with around("known_tables.observe"), self.engine.begin() as connection:
             for (table_uuid, table), seen in sorted(present.items(), key=lambda each: each[0]):
                 known = before.get((table_uuid, table))
-                if known is None or _set_apart(connection, known, seen):
+                alone = len(names[table_uuid]) == 1
+                if known is None or _set_apart(connection, known, seen, alone=alone):
                     # It has a new name now: of those whose names are gone, the one that it continues.
                     lost = (each for each in left.values() if each.table_uuid == table_uuid and seen.follows(each))
                     former = max(lost, key=seen.follows, default=None)
@@ -242,15 +253,16 @@ def _same(known: KnownTable) -> tuple[sa.ColumnElement[bool], ...]:
 _NOW = sa.func.clock_timestamp()
 
 
-def _set_apart(connection: sa.Connection, known: KnownTable, seen: Seen) -> bool:
-    """If its name now has another line of the uuid, in a place of its own, keep what is known of a dropped table under
-    a name that says so. Return whether that was done."""
-    folder, theirs = (each.metadata_location.rpartition("/")[0] for each in (known, seen))
-    if known.missing_since is None or folder == theirs or seen.follows(known):
+def _set_apart(connection: sa.Connection, known: KnownTable, seen: Seen, *, alone: bool) -> bool:
+    """If its name now has another line of the uuid, keep what is known of the table that had it as that of a dropped
+    one, under a name that says so. Return whether that was done. In one folder, a log that is cut says nothing of a
+    table that is there, nor of one that came back and is `alone` with its uuid."""
+    if seen.follows(known) or (seen.may_follow(known) and (alone or known.missing_since is None)):
         return False
-    end = "`" if known.table.endswith("`") else ""
-    name = f"{known.table.removesuffix(end)} (dropped {known.missing_since:%Y-%m-%d %H%M%S}){end}"
-    connection.execute(sa.update(known_tables).where(*_same(known)).values(table_name=name))
+    name = apart(known.table, known.missing_since or datetime.now(UTC))
+    values = {"table_name": name, "missing_since": sa.func.coalesce(known_tables.c.missing_since, _NOW)}
+    as_read = known_tables.c.metadata_location == known.metadata_location
+    connection.execute(sa.update(known_tables).where(*_same(known), as_read).values(values))
     return True
 
 

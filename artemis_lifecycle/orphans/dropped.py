@@ -210,7 +210,7 @@ def absence_of(
         for each in others
         if each.table_uuid != known.table_uuid and is_written_once(each.metadata_location)
     }
-    same = [each for each in others if each.table_uuid == known.table_uuid and each.table != known.table]
+    same = [each for each in others if each.table_uuid == known.table_uuid and each.missing_since is None]
     # A second name is a table of its own: a neighbor, which keeps what it reaches and what is in its place.
     return Absence(catalog, stores, metadata, known.table, uuids, [each.table for each in same])
 

@@ -16,6 +16,7 @@ from datetime import datetime
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.identifier import UNANSWERED, CatalogEntry, is_addressable
 from artemis_lifecycle.catalogs.results import is_result_table
+from artemis_lifecycle.config.names import name_of
 from artemis_lifecycle.errors import BadInput, LifecycleError, NewerFormat, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.lines import is_written_once
 from artemis_lifecycle.metadata.table_metadata import Described, described, read_table_metadata
@@ -386,7 +387,7 @@ class Neighbors:
                 problem=problem,
                 dropped=True,
                 is_readable=is_readable,
-                known_as=known.table,
+                known_as=name_of(known.table),
             )
             # Its last metadata file never changes; whether it is still dropped is checked each time.
             self._lost[key] = (known, [other, *unseen])
@@ -469,7 +470,9 @@ class Neighbors:
                 return None
             before = {normalize(each, rules) for each in behind.log}
             locations = own_locations(read_table_metadata(stores, path), rules)
-            return Neighbor(name, known.table_uuid, path, locations, dropped=True, known_as=known.table), before
+            return Neighbor(
+                name, known.table_uuid, path, locations, dropped=True, known_as=name_of(known.table)
+            ), before
         except NewerFormat:
             return self._newer(known, name, path), before
         except (UnreadableMetadata, StorageError) as error:

@@ -261,7 +261,7 @@ class ReachedFolders:
             return {
                 name: Reached(
                     each["table_uuid"],
-                    each["metadata_location"],
+                    each["metadata_location"] if "read" in each else "",
                     tuple(each["folders"]),
                     # Once called `segments`, by names that also stood for segments of which only a part was read.
                     tuple(each.get("read", ())),

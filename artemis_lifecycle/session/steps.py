@@ -184,11 +184,12 @@ class Steps:
         operations, metadata = self.resources.unchecked_operations, state.metadata
         catalog = state.catalog or self.resources.config.catalogs.of(state.name).name
         names = operations.known_tables.names(catalog, metadata.table_uuid)
-        if state.catalog is None and names and (state.name not in names or names[state.name].missing_since):
-            # Renamed, a second name, or back under it: all names together tell.
+        known, log = names.get(state.name), [entry.metadata_file for entry in metadata.metadata_log]
+        seen = Seen(state.name, metadata.metadata_location, log)
+        if state.catalog is None and names and (known is None or known.missing_since or not seen.may_follow(known)):
+            # Renamed, a second name, or another line under its name: all names together tell.
             live, stores = self.resources.catalogs.reader(catalog), self.resources.live_stores
             observe(live, stores, operations, catalog, self.resources.rules, complete=False)
-        seen, known = Seen(state.name, metadata.metadata_location), names.get(state.name)
         operations.known_tables.saw(catalog, metadata.table_uuid, seen)
         locations = own_locations(metadata, self.resources.rules(state.name))
         operations.table_locations.saw(metadata.table_uuid, locations, metadata.metadata_location)

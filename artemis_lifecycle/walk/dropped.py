@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from shlex import quote
 
 from artemis_lifecycle.catalogs.identifier import parse_in
+from artemis_lifecycle.config.names import name_of
 from artemis_lifecycle.deletion.report import DeletionReport, report_of
 from artemis_lifecycle.errors import (
     ApprovalNeeded,
@@ -96,6 +97,7 @@ class DroppedTables:
         missing = self._observed()[0] if other is None else self.resources.operations.known_tables.missing(other)
         missing = [known for known in missing if table_uuid is None or table_uuid.lower() == known.table_uuid]
         having = [known for known in missing if table == known.table or table.lower() == known.table_uuid]
+        having = having or [known for known in missing if table == name_of(known.table)]
         if table_uuid is not None and not having:
             having = missing
         if len(having) == 1:
@@ -155,6 +157,7 @@ class DroppedTables:
         if dry_run:
             return self.deletion.run_scan(record, None, dry_run=True, absence=absence)
         with self.steps.run(state, "dropped_deletion") as step:
+            absence.require()
             # The plans of a uuid that has another name are that table's.
             lives_on = resources.operations.known_tables.lives_on(known.table_uuid)
             for plan in () if lives_on else resources.operations.plans.holding(known.table_uuid):

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.config.names import name_of
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.quarantine import (
     Forgotten,
@@ -281,7 +282,7 @@ class Quarantine:
     def _require_not_kept(self, state: TableState, record: QuarantineRecord) -> None:
         # A uuid can have another name, which is not dropped.
         names = self.resources.operations.known_tables.of_uuid(record.table_uuid)
-        lost = [each for each in names if each.missing_since is not None and each.table == record.table]
+        lost = [each for each in names if each.missing_since is not None and name_of(each.table) == record.table]
         for known in (*lost, *((self._lost(state, record),) if state.is_dropped else ())):
             if known.kept_at is not None:
                 raise Refused(

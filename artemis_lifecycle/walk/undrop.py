@@ -15,6 +15,7 @@ from artemis_lifecycle.audit.recording import Recording
 from artemis_lifecycle.catalogs.commit import Change
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.commits.gate import Gate
+from artemis_lifecycle.config.names import name_of
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY, OPERATION
 from artemis_lifecycle.deletion.quarantine import Undeleted, put_back
 from artemis_lifecycle.errors import BadInput, NotApplicable, Refused, StorageError, UnreadableMetadata
@@ -92,7 +93,7 @@ class Undrop:
             require_said(table, who=who or "", why=why)
         known = self.dropped.missing(table, table_uuid=uuid)
         catalog = resources.catalogs.reader(known.catalog)
-        key = as_name or known.table
+        key = as_name or name_of(known.table)
         if resources.config.catalogs.of(key).name != known.catalog:
             raise BadInput(
                 f"{key} is a name in another catalog than {known.catalog}", table=table, hint="name it there"

@@ -3,6 +3,7 @@ forward again, and beside a hold on another table."""
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.reachability import reached
 from artemis_lifecycle.reachability.index import files as index_files
 from artemis_lifecycle_tests.cold_tier.test_put_back import put_back
 from artemis_lifecycle_tests.protection.foreign import append, expire_in_metadata, ids, overwrite, sql, take_up
@@ -85,3 +87,29 @@ def test_a_hold_knows_what_its_table_read_without_the_cache(all_of_db: Lifecycle
     with suppress(LifecycleError):
         all_of_db.expire("db.owner")
     assert shared.exists()
+
+
+def test_folders_of_a_part_of_a_segment_that_an_earlier_version_recorded_are_read_again(
+    all_of_db: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = take_up_of_owner(all_of_db)
+    before = all_of_db.resources.live_catalog.entry("db.reader").previous_metadata_location
+    newest = all_of_db.resources.live_catalog.entry("db.reader").metadata_location
+    with monkeypatch.context() as old:
+        old.setattr(index_files, "_names", lambda state, number: (state.segments[number].name,))
+        index_files._known.clear()
+        all_of_db.plan_expiration("db.reader")
+        put_back(all_of_db, "db.reader", str(before))
+        all_of_db.scan_orphans("db.owner")
+        put_back(all_of_db, "db.reader", newest)
+        all_of_db.scan_orphans("db.owner")
+        path = Path(all_of_db.resources.root.removeprefix("file://")) / "reached" / "tables.json"
+        stored = json.loads(path.read_text())
+        for each in stored["tables"].values():
+            each["segments"] = each.pop("read")
+        path.write_text(json.dumps({**stored, "sha256": reached._checksum(stored["tables"])}))
+    index_files._known.clear()
+    overwrite(all_of_db, "db.owner", 2)
+    all_of_db.expire("db.owner")
+    assert shared.exists()
+    assert ids(all_of_db, "db.reader") == [1, 1]
