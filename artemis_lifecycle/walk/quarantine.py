@@ -249,7 +249,9 @@ class Quarantine:
         asking, absence = self._asking(state, record)
         moved = moved_files(self.resources.live_stores, job, record)
         paths = {place_of(record.folder, each.path): each.path for each in moved}
-        return FormerPaths(self.resources.live_stores, Protection(self.deletion.context(job, absence), asking), paths)
+        # It may have had another name, or be one of several of a uuid.
+        context = self.deletion.context(job if absence is not None else replace(job, table=state.name), absence)
+        return FormerPaths(self.resources.live_stores, Protection(context, asking), paths)
 
     def _asking(self, state: TableState, record: QuarantineRecord) -> tuple[Asking, Absence | None]:
         """Return the purge as protection knows it, and the table's absence if it was dropped."""
