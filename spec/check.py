@@ -139,7 +139,21 @@ SOURCES = {
 }
 """The guards of each row of docs/protection.md's sources."""
 
-OUTSIDE = {"two spellings of a file are two files": "what the rows of a delete file name is below the model's files"}
+OUTSIDE = {
+    "two spellings of a file are two files": "what the rows of a delete file name is below the model's files",
+    "a dropped replica has its own last state": "a uuid has one place there",
+    "a deletion of an earlier drop is over": "a dropped reader's own deletion is not begun there",
+    "plans of a uuid that lives on": "a second name has no deletion of its own there",
+    "what each name of a uuid has to archive": "a uuid has one state to archive there",
+    "a part of a segment is not the segment": "the index of manifests is below the model's files",
+    "a hold forgets no other table": "where a table reads has no cache there",
+    "a hold records where its table reads": "where a table reads has no cache there",
+    "own metadata that cannot be read": "a lost commit can be read there",
+    "unknown tables of a newer format version": "a table inside has one format version there",
+    "each look at a catalog counts": "nobody undrops there",
+    "an empty page is no absence": "a store's answers are whole there",
+    "a copy replaces no file": "a store keeps conditions there",
+}
 """Rows of the table of guards that the model does not have, and why."""
 
 LIMITS = {

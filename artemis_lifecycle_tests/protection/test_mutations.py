@@ -40,30 +40,36 @@ from artemis_lifecycle.errors import LifecycleError, UnreadableMetadata
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import Clock
-from artemis_lifecycle.operations.holds import Holds
-from artemis_lifecycle.operations.known_tables import KnownTable, Swaps, TableLocations
+from artemis_lifecycle.operations.holds import Hold, Holds
+from artemis_lifecycle.operations.known_tables import KnownTable, KnownTables, Swaps, TableLocations
 from artemis_lifecycle.operations.locks import TableLock
-from artemis_lifecycle.operations.plans import PlanStatus
+from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.operations.quarantines import Quarantines
-from artemis_lifecycle.protection.absence import Absence
+from artemis_lifecycle.protection.absence import Absence, Missed, dropped_folder
+from artemis_lifecycle.protection.future import Evidence, evidence
 from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.neighbors import Neighbors
 from artemis_lifecycle.protection.places import Places
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.protection.table_state import TableState
+from artemis_lifecycle.reachability.index import files as index_files
+from artemis_lifecycle.reachability.reached import ReachedFolders
 from artemis_lifecycle.session.contexts import copy_again, deletion_context, holds_and_tags
 from artemis_lifecycle.walk.deletion import Deletion
 from artemis_lifecycle.walk.expiration import Expiration
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import REPOSITORY, MakeConfig, open_lifecycle
+from artemis_lifecycle_tests.deaths import killed_at
 from artemis_lifecycle_tests.guardian import GUARDIAN, LossError, on_disk
 from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.protection.databases import with_operations
 from artemis_lifecycle_tests.protection.foreign import expire_in_metadata, to_version_5, warehouse
+from artemis_lifecycle_tests.protection.test_two_names_of_one_uuid import goes_on, make_original, replica_of
 
 T = "db.t"
 ONE_TIER = {**AT_ONCE, "cold_tier": {"enabled": False}}
 PATIENT = {**ONE_TIER, "orphans": {"min_age": "7d", "min_age_floor": "1d"}}
+SOON_GONE = {"dropped": {"keep": "1ms", "approval": "guards"}}
 
 REFUSED = suppress(LifecycleError)
 """A guard may refuse, in its own words."""
@@ -206,6 +212,14 @@ def forget(lifecycle: Lifecycle, name: str) -> str:
             {"catalog": lifecycle.config.catalogs.live.name, "name": name},
         )
     return found
+
+
+def drop(lifecycle: Lifecycle, table: str) -> str:
+    """Drop a table that was seen; returns its last metadata file."""
+    lifecycle.observe_catalog()
+    last = pointer(lifecycle, table)
+    lifecycle.spark.sql(f"DROP TABLE {parse(table).sql(lifecycle.config.catalogs.live.name)}")
+    return last
 
 
 def committed(lifecycle: Lifecycle, table: str = T) -> ExpirationPlan:
@@ -399,7 +413,9 @@ def a_neighbor_writes_inside(stage: Stage) -> None:
     commit(lifecycle, "db.inner", file)
 
 
-def a_neighbor_on_hold_had_taken_up_a_file(stage: Stage) -> None:
+def a_neighbor_on_hold_had_taken_up_a_file(
+    stage: Stage, meanwhile: Callable[[Lifecycle], None] = lambda _: None
+) -> None:
     lifecycle = stage.open()
     create(lifecycle)
     create(lifecycle, "db.reader")
@@ -410,10 +426,23 @@ def a_neighbor_on_hold_had_taken_up_a_file(stage: Stage) -> None:
     lifecycle.hold("db.reader", "legal", "case 7")
     overwrite(lifecycle, "db.reader")
     expire_in_metadata(lifecycle, "db.reader", ids(lifecycle, "db.reader")[:1])
+    meanwhile(lifecycle)
     overwrite(lifecycle)
     with REFUSED:
         lifecycle.expire(T)
     register(lifecycle, held)
+
+
+def the_cache_is_lost(lifecycle: Lifecycle) -> None:
+    on_disk(f"{lifecycle.resources.root}/reached/tables.json").unlink()
+    index_files._known.clear()
+
+
+def another_one_is_held(lifecycle: Lifecycle) -> None:
+    create(lifecycle, "db.other")
+    lifecycle.hold("db.other", "ann", "unrelated")
+    # The next night is another process.
+    index_files._known.clear()
 
 
 def a_dropped_table_lies_inside(stage: Stage) -> None:
@@ -546,7 +575,7 @@ def the_cold_warehouse_becomes_a_link_to_the_live_one(stage: Stage) -> None:
         lifecycle.delete_files(plan)
 
 
-def the_catalog_is_restored_from_a_backup(stage: Stage) -> None:
+def the_catalog_is_restored_from_a_backup(stage: Stage, damage: dict[str, Any] | None = None) -> None:
     lifecycle = stage.open()
     create(lifecycle)
     append(lifecycle)
@@ -554,7 +583,10 @@ def the_catalog_is_restored_from_a_backup(stage: Stage) -> None:
     append(lifecycle)
     right = pointer(lifecycle)
     point(lifecycle, backup)
+    whole = on_disk(right).read_bytes()
+    on_disk(right).write_text(json.dumps({**json.loads(whole), **(damage or {})}))
     sweep(lifecycle)
+    on_disk(right).write_bytes(whole)
     with GUARDIAN.step("a person registers the right metadata"):
         point(lifecycle, right)
 
@@ -933,8 +965,7 @@ def a_lapsed_tag_is_moved_after_the_plan(stage: Stage) -> None:
 
 
 def a_dropped_table_is_committed_to_elsewhere(stage: Stage) -> None:
-    now = {**ONE_TIER, "dropped": {"keep": "1ms", "approval": "guards"}}
-    lifecycle = stage.open(now)
+    lifecycle = stage.open({**ONE_TIER, **SOON_GONE})
     create(lifecycle)
     append(lifecycle)
     lifecycle.observe_catalog()
@@ -959,6 +990,128 @@ def a_paimon_table_shares_the_folder(stage: Stage) -> None:
         path.write_bytes(b"theirs")
         stage.others.append(path)
     sweep(lifecycle)
+
+
+def a_person_keeps_a_dropped_replica(stage: Stage) -> None:
+    lifecycle = stage.open({**ONE_TIER, "dropped": {"keep": "30d"}})
+    table = make_original(lifecycle)
+    # Dropped by mistake, and taken back.
+    last = drop(lifecycle, table)
+    lifecycle.scan_dropped(table)
+    live = lifecycle.config.catalogs.live.name
+    lifecycle.spark.sql(f"CALL {live}.system.register_table(table => '{table}', metadata_file => '{last}')")
+    replica_of(lifecycle, table, stage.fixture("tmp_path"))
+    goes_on(lifecycle, table)
+    last = drop(lifecycle, "db.replica")
+    lifecycle.keep_dropped("db.replica", who="ann", why="still needed")
+    sweep(lifecycle, table)
+    register(lifecycle, last)
+
+
+def a_reader_is_dropped_again_after_a_deletion_was_begun(stage: Stage) -> None:
+    lifecycle = stage.open({**ONE_TIER, **SOON_GONE})
+    create(lifecycle)
+    create(lifecycle, "db.reader")
+    commit(lifecycle, "db.reader", append(lifecycle))
+    last = drop(lifecycle, "db.reader")
+    scan = lifecycle.scan_dropped("db.reader")
+    with killed_at("deletion.seal_batches:before"):
+        lifecycle.delete_dropped(scan)
+    # Nothing is deleted yet, and a person takes it back.
+    live = lifecycle.config.catalogs.live.name
+    lifecycle.spark.sql(f"CALL {live}.system.register_table(table => 'db.reader', metadata_file => '{last}')")
+    drop(lifecycle, "db.reader")
+    lifecycle.observe_catalog()
+    overwrite(lifecycle)
+    manifests = sorted(on_disk(last).parent.glob("*-m*.avro"))
+    for path in manifests:
+        path.rename(path.with_suffix(".aside"))
+    with REFUSED:
+        lifecycle.expire(T)
+    for path in manifests:
+        path.with_suffix(".aside").rename(path)
+    register(lifecycle, last)
+
+
+def a_second_name_is_dropped_while_the_first_archives(stage: Stage) -> None:
+    lifecycle = stage.open({**AT_ONCE, **SOON_GONE})
+    create(lifecycle)
+    append(lifecycle)
+    register(lifecycle, pointer(lifecycle))
+    live = lifecycle.config.catalogs.live.name
+    moved = f"file://{warehouse(lifecycle, 'live')}/moved"
+    core_tables.sql(lifecycle.spark, f"ALTER TABLE {live}.{T} SET LOCATION '{moved}'")
+    overwrite(lifecycle)
+    drop(lifecycle, "db.again")
+    plan = lifecycle.plan_expiration(T)
+    expire_in_metadata(lifecycle, T, plan.expired_snapshots)
+    with REFUSED:
+        lifecycle.delete_dropped(lifecycle.scan_dropped("db.again"))
+    register(lifecycle, plan.base_metadata_location)
+
+
+def another_tool_expires_what_shared_files_with_an_open_plan_beside_a_replica(stage: Stage) -> None:
+    lifecycle = stage.open(AT_ONCE)
+    table = make_original(lifecycle)
+    replica_of(lifecycle, table, stage.fixture("tmp_path"))
+    lifecycle.observe_catalog()
+    goes_on(lifecycle, table)
+    overwrite(lifecycle, table)
+    first, *others = ids(lifecycle, table)[:-1]
+    hold = lifecycle.hold(table, "ann", "an audit", others)
+    plan = lifecycle.plan_expiration(table)
+    lifecycle.release(hold.hold_id)
+    expire_in_metadata(lifecycle, table, [first, *others])
+    sweep(lifecycle, table)
+    register(lifecycle, plan.base_metadata_location, only=first)
+
+
+def a_reader_is_put_back_and_registered_again(stage: Stage) -> None:
+    lifecycle = stage.open()
+    create(lifecycle)
+    create(lifecycle, "db.reader")
+    append(lifecycle, "db.reader")
+    before = pointer(lifecycle, "db.reader")
+    commit(lifecycle, "db.reader", append(lifecycle))
+    last = pointer(lifecycle, "db.reader")
+    # Its index has one segment, of which a deletion of the other table then sees a part.
+    lifecycle.plan_expiration("db.reader")
+    point(lifecycle, before, "reader")
+    lifecycle.scan_orphans(T)
+    point(lifecycle, last, "reader")
+    overwrite(lifecycle)
+    with REFUSED:
+        lifecycle.expire(T)
+
+
+def an_unknown_table_of_a_newer_version_lies_inside(stage: Stage) -> None:
+    lifecycle = stage.open()
+    create(lifecycle)
+    append(lifecycle)
+    inside = place(lifecycle) / "data" / "stranger"
+    create(lifecycle, "db.stranger", location=inside)
+    append(lifecycle, "db.stranger")
+    forget(lifecycle, "stranger")
+    for path in (inside / "metadata").glob("*.metadata.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "format-version": 5, "location": None}))
+    stage.others += inside.rglob("*.parquet")
+    sweep(lifecycle)
+
+
+def a_refused_commit_lies_on_top_of_a_dropped_table(stage: Stage) -> None:
+    lifecycle = stage.open()
+    create(lifecycle)
+    append(lifecycle)
+    overwrite(lifecycle)
+    lifecycle.observe_catalog()
+    right = pointer(lifecycle)
+    expire_in_metadata(lifecycle, T, ids(lifecycle)[:1])
+    point(lifecycle, right)
+    drop(lifecycle, T)
+    with REFUSED:
+        lifecycle.undrop(T, who="ann", why="a mistake")
+    sweep(lifecycle)
+    register(lifecycle, right)
 
 
 # --- the guards -------------------------------------------------------------------------------------------------------
@@ -1049,6 +1202,55 @@ def _a_uuid_has_one_name(patch: pytest.MonkeyPatch) -> None:
         return (each for each in every(self, *known) if each.table_uuid not in present)
 
     patch.setattr(Neighbors, "_not_present", by_uuid)
+
+
+def _last_metadata_has_a_name(patch: pytest.MonkeyPatch) -> None:
+    """What is saved of a dropped table is named as its metadata file is, wherever that is."""
+
+    def saved(root: str, known: Missed) -> str:
+        return f"{dropped_folder(root, known.table_uuid)}/{known.metadata_location.rpartition('/')[2]}"
+
+    for module in ("protection.absence", "protection.neighbors", "protection.table_state", "orphans.dropped"):
+        patch.setattr(f"artemis_lifecycle.{module}.saved_metadata", saved)
+
+
+def _one_state_of_each_uuid(patch: pytest.MonkeyPatch) -> None:
+    """Of several names of a uuid, one says what a plan still has to archive."""
+    every = Protection._unarchived_files
+
+    def of_the_last(self: Protection, plans: list[PlanRecord]) -> Any:
+        last = {state.table_uuid: state for state in (self._own, *self._others.values())}
+        with pytest.MonkeyPatch.context() as states:
+            states.setattr(self, "_own", last.pop(self._own.table_uuid))
+            states.setattr(self, "_others", {state.table: state for state in last.values()})
+            return every(self, plans)
+
+    patch.setattr(Protection, "_unarchived_files", of_the_last)
+
+
+def _holds_record_no_folders(patch: pytest.MonkeyPatch) -> None:
+    place = Holds.place
+
+    def placed(self: Holds, *what: Any, **options: Any) -> Hold:
+        return place(self, *what, **{**options, "reads": ()})
+
+    patch.setattr(Holds, "place", placed)
+
+
+def _holds_forget_folders(patch: pytest.MonkeyPatch) -> None:
+    """A hold looks at one table, and forgets where all others read."""
+    _holds_record_no_folders(patch)
+    refresh = ReachedFolders.refresh
+
+    def refreshed(self: ReachedFolders, tables: Any, unchanged: Any = None, *more: Any) -> dict[str, str]:
+        return refresh(self, tables, () if unchanged is None else unchanged, *more)
+
+    patch.setattr(ReachedFolders, "refresh", refreshed)
+
+
+def _only_their_metadata_stays(*asked: Any) -> Evidence:
+    found = evidence(*asked)
+    return replace(found, foreign=tuple(each for each in found.foreign if f"{each}/metadata" not in found.foreign))
 
 
 def _hashes_of_nothing(*_: Any) -> Any:
@@ -1413,6 +1615,57 @@ GUARDS = (
         "foreign tables in the cold catalog",
         taken((CatalogsOfDatabase, "_others", _the_cold_catalog_is_left_out)),
         a_table_was_in_the_cold_catalog_before_its_guard,
+    ),
+    Guard(
+        "a dropped replica has its own last state",
+        _last_metadata_has_a_name,
+        a_person_keeps_a_dropped_replica,
+    ),
+    Guard(
+        "a deletion of an earlier drop is over",
+        taken(("protection.table_state", "is_of_this_drop", yes)),
+        a_reader_is_dropped_again_after_a_deletion_was_begun,
+    ),
+    Guard(
+        "plans of a uuid that lives on",
+        taken((KnownTables, "lives_on", no)),
+        a_second_name_is_dropped_while_the_first_archives,
+    ),
+    Guard(
+        "what each name of a uuid has to archive",
+        _one_state_of_each_uuid,
+        another_tool_expires_what_shared_files_with_an_open_plan_beside_a_replica,
+    ),
+    Guard(
+        "a part of a segment is not the segment",
+        taken(("reachability.index.files", "_names", lambda state, number: (state.segments[number].name,))),
+        a_reader_is_put_back_and_registered_again,
+    ),
+    Guard(
+        "a hold forgets no other table",
+        _holds_forget_folders,
+        partial(a_neighbor_on_hold_had_taken_up_a_file, meanwhile=another_one_is_held),
+    ),
+    Guard(
+        "a hold records where its table reads",
+        _holds_record_no_folders,
+        partial(a_neighbor_on_hold_had_taken_up_a_file, meanwhile=the_cache_is_lost),
+    ),
+    Guard(
+        "own metadata that cannot be read",
+        taken(("protection.future", "described", _cannot_be_read)),
+        partial(the_catalog_is_restored_from_a_backup, damage={"snapshots": 1}),
+    ),
+    Guard(
+        "unknown tables of a newer format version",
+        taken(("orphans.scan", "evidence", _only_their_metadata_stays)),
+        an_unknown_table_of_a_newer_version_lies_inside,
+        is_seen_by_the_guardian=False,
+    ),
+    Guard(
+        "each look at a catalog counts",
+        taken(("operations.known_tables", "_looked", lambda _: text("SELECT 1"))),
+        a_refused_commit_lies_on_top_of_a_dropped_table,
     ),
 )
 

@@ -161,6 +161,21 @@ def test_an_empty_page_that_goes_on_makes_no_object_absent(s3: S3Server, bucket:
     ]
 
 
+def test_an_absence_by_an_empty_page_without_the_guard_is_real(
+    s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard of the test above, taken out: an empty page is the last one."""
+    page = S3Store.page
+
+    def last_if_empty(*asked: Any, **options: Any) -> Any:
+        folders, items, following = page(*asked, **options)
+        return folders, items, following if items else None
+
+    monkeypatch.setattr(S3Store, "page", last_if_empty)
+    with pytest.raises(AssertionError):
+        test_an_empty_page_that_goes_on_makes_no_object_absent(s3, bucket)
+
+
 _NAMESPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 _AT = "2024-03-01T10:00:00.250Z"
 _ONE = f"<LastModified>{_AT}</LastModified><ETag>&quot;a-2&quot;</ETag><Size>7</Size>"
@@ -723,6 +738,18 @@ def test_a_thaw_takes_the_class_away_where_the_server_cannot_restore(s3: S3Serve
     stores.thaw(path, days=3)
     after = stores.archive_state(path)
     assert written == ["STANDARD"] and (after is None or not after.archived) and stores.read(path) == b"data"
+
+
+def test_a_file_replaced_by_a_copy_without_the_probe_is_real(
+    s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard of the test above, taken out: the server is believed to replace nothing."""
+    monkeypatch.setattr(S3Store, "keeps_existing", lambda *_: True)
+    stores, _ = _injected(s3)
+    stores.write(f"s3://{bucket}/t/x", b"ours")
+    s3.stores().write(f"s3://{bucket}/c/theirs", b"theirs")
+    stores.copy(f"s3://{bucket}/t/x", f"s3://{bucket}/c/theirs", absent=True, overwrite=False)
+    assert stores.read(f"s3://{bucket}/c/theirs") == b"ours"
 
 
 def test_an_identical_copy_is_not_written_again(s3: S3Server, bucket: str) -> None:
