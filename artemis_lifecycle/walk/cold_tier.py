@@ -95,7 +95,7 @@ class ColdTier:
                 plan, state = self.steps.resumed(plan)
                 with self.steps.run(state, "handoff") as step:
                     step.counts = {"files_recopied": copy_again(self.resources, plan, record, step)}
-                return replace(done, repaired_files=step.counts["files_recopied"])
+                return replace(done, table=plan.table, repaired_files=step.counts["files_recopied"])
             if archived or not plan.expired_snapshots:
                 return replace(done, dry_run=dry_run)
             raise PlanStateError(
