@@ -5,7 +5,8 @@ same history; `--part full` does one part on what the parts before it left; `--r
 Parts, each in a process and a session of its own that has done nothing before:
 
 - generate: 174 days of 96 appends and a compaction each (`bench/metadata.py`), their manifests and lists, and a listing
-  in Parquet files (path, last_modified, size_in_bytes) of all that the table reaches, and of 3,000 orphans.
+  in Parquet files (path, last_modified, size_in_bytes) of all that the table reaches, and of 3,000 orphans. Manifests
+  of deleted entries only, which nobody opens, are left without them: half of the bytes.
 - full: `plan_expiration` of the 25 oldest days without an index, and the count of the plan's files.
 - orphans: `scan_orphans` of the listing; it must name the planted files and no other.
 - next: the plan of the day after, on the index that the first plan left, and its count.
@@ -52,7 +53,7 @@ _LISTED = pa.schema(
 def shape_of(scale: float) -> Shape:
     files = max(1, round(60 * scale))
     compacted = max(1, files * _APPENDS // 256)
-    return Shape("hundred", _DAYS, _EXPIRE, 1, _APPENDS, files, compacted, merge=False)
+    return Shape("hundred", _DAYS, _EXPIRE, 1, _APPENDS, files, compacted, merge=False, deletions=False)
 
 
 def main() -> None:

@@ -60,6 +60,8 @@ class Shape:
     merge: bool
     seed: int = 0
     tags: int = 0
+    deletions: bool = True
+    """Whether manifests of nothing but deleted entries have these. No step opens such a manifest."""
 
     @property
     def key(self) -> str:
@@ -550,7 +552,7 @@ class _Writer:
         history, commit = self.history, self.history.commits[manifest.commit]
         raw: list[bytes] = []
         lengths: list[NDArray[np.int64]] = []
-        for s in manifest.segments:
+        for s in manifest.segments if manifest.live or history.shape.deletions else ():
             body = history.files.body(s.kind, s.day)[s.low : s.high]
             rows = s.high - s.low
             if s.status == ADDED:
@@ -565,7 +567,8 @@ class _Writer:
             lengths.append(np.full(rows, block.shape[1], np.int64))
         joined = b"".join(raw)
         sync = encoding.sync_marker(manifest.name)
-        data = encoding.container(self.header, sync, joined, np.cumsum(np.concatenate(lengths)))
+        ends = np.cumsum(np.concatenate([np.empty(0, np.int64), *lengths]))
+        data = encoding.container(self.header, sync, joined, ends)
         (self.folder / manifest.name).write_bytes(data)
         return manifest.number, len(data), len(joined)
 
