@@ -31,6 +31,7 @@ from sqlalchemy import text
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
+from artemis_lifecycle.cold_tier.copy import Copier
 from artemis_lifecycle.cold_tier.demand import SEALED
 from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.cold_tier.presence import PlannedCopies
@@ -55,6 +56,7 @@ from artemis_lifecycle.protection.table_state import TableState
 from artemis_lifecycle.reachability.index import files as index_files
 from artemis_lifecycle.reachability.reached import ReachedFolders
 from artemis_lifecycle.session.contexts import copy_again, deletion_context, holds_and_tags
+from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.walk.deletion import Deletion
 from artemis_lifecycle.walk.expiration import Expiration
 from artemis_lifecycle_tests import core_tables
@@ -968,6 +970,8 @@ def a_dropped_table_is_committed_to_elsewhere(stage: Stage) -> None:
     lifecycle = stage.open({**ONE_TIER, **SOON_GONE})
     create(lifecycle)
     append(lifecycle)
+    # The guardian judges no step that finds no table at all.
+    create(lifecycle, "db.other")
     lifecycle.observe_catalog()
     last, name = pointer(lifecycle), f"{lifecycle.config.catalogs.live.name}.{T}"
     lifecycle.spark.sql(f"DROP TABLE {name}")
@@ -1162,8 +1166,16 @@ def _tiers_are_not_compared(patch: pytest.MonkeyPatch) -> None:
     """Neither the roots, nor a file with its copy, nor a file's place with the other tier's: any one is enough."""
     _in_context(reserved=())(patch)
     patch.setattr("artemis_lifecycle.session.resources.require_apart", nothing)
+    # Nor does a copy wait for a free place, or see that it has changed its source.
+    patch.setattr(Copier, "_replaces", lambda self, wanted, there: there is not None)
+    patch.setattr(Stores, "require_unchanged", nothing)
     for module in ("copy", "presence"):
         patch.setattr(f"artemis_lifecycle.cold_tier.{module}.same_file", no)
+
+
+def _spellings_share_a_place(patch: pytest.MonkeyPatch) -> None:
+    place = PathMapping.__call__
+    patch.setattr(PathMapping, "__call__", lambda self, path: place(self, self.plain(path)))
 
 
 def _holds_of_others_are_not_asked(patch: pytest.MonkeyPatch) -> None:
@@ -1253,6 +1265,11 @@ def _only_their_metadata_stays(*asked: Any) -> Evidence:
     return replace(found, foreign=tuple(each for each in found.foreign if f"{each}/metadata" not in found.foreign))
 
 
+def _no_catalog_is_beside(patch: pytest.MonkeyPatch) -> None:
+    known = Neighbors._known_tables
+    patch.setattr(Neighbors, "_known_tables", lambda self: (known(self)[0], []))
+
+
 def _hashes_of_nothing(*_: Any) -> Any:
     return np.empty(0, np.uint64)
 
@@ -1305,7 +1322,12 @@ GUARDS = (
     ),
     Guard(
         "hidden names",
-        taken((Places, "_is_hidden", no), ("protection.places", "_HIDDEN_NAME", r"[^\s\S]")),
+        # The logs of other formats keep their folders by themselves.
+        taken(
+            (Places, "_is_hidden", no),
+            ("protection.places", "_HIDDEN_NAME", r"[^\s\S]"),
+            ("protection.protection", "claims", lambda *_: {}),
+        ),
         other_systems_keep_files_under_hidden_names,
         3,
         is_seen_by_the_guardian=False,
@@ -1359,8 +1381,13 @@ GUARDS = (
     ),
     Guard(
         "a name is not a table",
-        # By either, the sweep leaves the files: it looks for the table by its uuid, and knows that it was dropped.
-        taken(("session.steps", "require_uuid", nothing), ("walk.marking", "_remember", nothing)),
+        # By any, the sweep leaves the files: it looks for the table by its uuid, knows that it was dropped, and scans,
+        # which keeps what the other table's newest metadata file reaches.
+        taken(
+            ("session.steps", "require_uuid", nothing),
+            ("walk.marking", "_remember", nothing),
+            ("protection.future", "_newest_of_each", lambda others: {}),
+        ),
         a_marked_table_is_dropped_and_made_again,
     ),
     Guard(
@@ -1500,7 +1527,7 @@ GUARDS = (
     ),
     Guard(
         "two spellings of a file are two files",
-        taken((PathMapping, "plain", lambda self, path: path), (PathMapping, "_outside", lambda *_: "file")),
+        _spellings_share_a_place,
         one_file_is_added_in_two_spellings,
         is_seen_by_the_guardian=False,
     ),
@@ -1550,7 +1577,6 @@ GUARDS = (
             ("protection.context", "newer_files", _cannot_be_read), (Protection, "_reached_since", _hashes_of_nothing)
         ),
         a_neighbor_of_a_newer_version_takes_up_a_file,
-        is_seen_by_the_guardian=False,
     ),
     Guard(
         "second names of a uuid",
@@ -1559,7 +1585,7 @@ GUARDS = (
     ),
     Guard(
         "dropped tables of sibling catalogs",
-        taken((Neighbors, "_outside", lambda self: [])),
+        _no_catalog_is_beside,
         a_table_is_dropped_from_a_sibling_catalog,
     ),
     Guard(
