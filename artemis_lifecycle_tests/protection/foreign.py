@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import IllegalArgumentException
 from pyspark.sql import Row
 from sqlalchemy import text
 
@@ -136,13 +134,15 @@ def to_version_5(lifecycle: Lifecycle, table: str) -> str:
     made.write_text(json.dumps({**json.loads(path.read_text()), "format-version": 5}))
     # Spelled as the table's own: another spelling may be another table's.
     location = f"{now.rpartition('/')[0]}/{made.name}"
-    with suppress(IllegalArgumentException):  # Spark looks at it, too.
-        set_pointer(lifecycle, table, location, previous=now)
+    set_pointer(lifecycle, table, location, previous=now, is_readable=False)
     return location
 
 
-def set_pointer(lifecycle: Lifecycle, table: str, metadata_location: str, previous: str | None = None) -> None:
-    """What a restored backup of the catalog does to one table; with `previous`, what a commit does."""
+def set_pointer(
+    lifecycle: Lifecycle, table: str, metadata_location: str, previous: str | None = None, *, is_readable: bool = True
+) -> None:
+    """What a restored backup of the catalog does to one table; with `previous`, what a commit does. Not `is_readable`:
+    Spark is not shown it, because Iceberg tries for a minute and a half."""
     namespace, name = table.split(".")
     with lifecycle.operations.engine.begin() as connection:
         done = connection.execute(
@@ -159,7 +159,8 @@ def set_pointer(lifecycle: Lifecycle, table: str, metadata_location: str, previo
             },
         )
     assert done.rowcount == 1
-    lifecycle.spark.catalog.refreshTable(name_of(lifecycle, table))
+    if is_readable:
+        lifecycle.spark.catalog.refreshTable(name_of(lifecycle, table))
 
 
 def take_up(lifecycle: Lifecycle, table: str, folder: Path, pattern: str = "*.parquet") -> None:
