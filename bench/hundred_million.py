@@ -24,6 +24,7 @@ import shutil
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -42,7 +43,6 @@ from bench.sampling import Sampler, processor_seconds
 from bench.side import Job, Ours
 
 PARTS = ("generate", "full", "orphans", "next")
-STATE = "hundred"
 ORPHANS = 3_000
 _DAYS, _EXPIRE, _APPENDS = 174, 25, 96
 _LISTED = pa.schema(
@@ -69,7 +69,7 @@ def main() -> None:
     if arguments.alone:
         return alone(arguments, arguments.alone)
     for part in arguments.part or PARTS:
-        result = arguments.work / f"{STATE}-{arguments.scale:g}-{part}.json"
+        result = arguments.work / f"hundred-{arguments.scale:g}-{part}.json"
         if not (arguments.resume and result.exists()):
             result.write_text(json.dumps(watched(part)))
         print(result.read_text(), flush=True)
@@ -112,8 +112,7 @@ def alone(arguments: argparse.Namespace, part: str) -> None:
     config = LifecycleConfig.model_validate({"home": home, "spark": {"master": f"local[{cores}]"}})
     spark = open_session(session_conf(config, {}, resolve(arguments.home)))
     job = Job("ours", str(work), home, str(arguments.home), cores, "", "", (table.folder,), 1, 1, {})
-    # Of this scale and shape: a plan of another one would only be in the way.
-    ours = Ours(spark, job, f"{STATE}_{shape.files}")
+    ours = Ours(spark, job, state_of(table, work, anew=part == "full"))
     try:
         ready = scanned(ours, table) if part == "orphans" else planned(ours, table, 1 if part == "next" else 0)
         spark.range(1).count()
@@ -126,6 +125,16 @@ def alone(arguments: argparse.Namespace, part: str) -> None:
     finally:
         ours.close()
         spark.stop()
+
+
+def state_of(table: Table, work: Path, *, anew: bool) -> str:
+    """Return the name of what the parts leave one another. The first plan is of a table that nothing is known of."""
+    note = Path(table.folder) / "state"
+    if anew:
+        if note.exists():
+            shutil.rmtree(work / "state" / note.read_text(), ignore_errors=True)
+        note.write_text(uuid.uuid4().hex)
+    return note.read_text()
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
@@ -206,8 +215,6 @@ def leaving(shape: Shape) -> int:
 
 
 def planned(ours: Ours, table: Table, stage: int) -> Callable[[], Callable[[], dict[str, Any]]]:
-    if stage == 0:
-        ours.forget(table)
     plan = ours.planned(table, table.stages[stage])
     expected = leaving(table.shape) * (1 if stage else table.shape.expire)
 

@@ -281,6 +281,8 @@ def twins(paths: pa.Array, known: Sequence[Known], rules: LocationRules) -> Iter
     for each in known:
         for prefix in sorted(each.prefixes):
             rows = np.flatnonzero(np.asarray(pc.not_equal(prefixes, prefix)))
+            if not len(rows):
+                continue  # The usual case: each question reads the whole index.
             locations = pc.binary_join_element_wise(pa.scalar(prefix), keys.take(pa.array(rows)), "")
             reached = np.flatnonzero(each.has(hash_column(locations, rules)))
             yield from ((int(rows[row]), locations[row].as_py()) for row in reached.tolist())

@@ -78,12 +78,14 @@ class ParquetReader:
         for number in range(self._file.num_row_groups):
             at_once = self._load(number, pages)
             waiting: list[pa.RecordBatch] = []
+            count = 0
             for batch in self._file.iter_batches(at_once, row_groups=[number], columns=columns):
                 decoded.take(batch.nbytes)
                 waiting.append(batch)
-                if sum(each.num_rows for each in waiting) >= ROWS:
+                count += batch.num_rows
+                if count >= ROWS:
                     yield pa.Table.from_batches(waiting).combine_chunks()
-                    waiting = []
+                    waiting, count = [], 0
             if waiting:
                 yield pa.Table.from_batches(waiting).combine_chunks()
 

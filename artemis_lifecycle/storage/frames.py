@@ -259,8 +259,9 @@ class _PartWriter:
         groups = _gathered(filled, _GROUP_ROWS, pa.Table.from_batches)
         for first in groups:
             buffer, rows = io.BytesIO(), 0
-            # Paths do not repeat.
-            options = {"compression": "zstd", "use_dictionary": [name for name in first.schema.names if name != "path"]}
+            # Paths, sizes and times do not repeat, and what has a large dictionary is read in small batches.
+            repeated = [each.name for each in first.schema if each.name != "path" and pa.types.is_string(each.type)]
+            options = {"compression": "zstd", "use_dictionary": repeated}
             with pq.ParquetWriter(buffer, first.schema, **options) as writer:
                 for group in chain((first,), groups):
                     writer.write_table(group)
