@@ -50,10 +50,10 @@ _LISTED = pa.schema(
 )
 
 
-def shape_of(scale: float) -> Shape:
+def shape_of(scale: float, expire: int = _EXPIRE) -> Shape:
     files = max(1, round(60 * scale))
     compacted = max(1, files * _APPENDS // 256)
-    return Shape("hundred", _DAYS, _EXPIRE, 1, _APPENDS, files, compacted, merge=False, deletions=False)
+    return Shape("hundred", _DAYS, expire, 1, _APPENDS, files, compacted, merge=False, deletions=False)
 
 
 def main() -> None:
@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("home", type=Path)
     parser.add_argument("--scale", type=float, default=100, help="million files")
+    parser.add_argument("--expire", type=int, default=_EXPIRE, help="days that the first plan removes, of 174")
     parser.add_argument("--part", choices=PARTS, action="append")
     parser.add_argument("--resume", action="store_true", help="only the parts without a result")
     parser.add_argument("--alone", choices=PARTS, help=argparse.SUPPRESS)
@@ -69,7 +70,7 @@ def main() -> None:
     if arguments.alone:
         return alone(arguments, arguments.alone)
     for part in arguments.part or PARTS:
-        result = arguments.work / f"hundred-{arguments.scale:g}-{part}.json"
+        result = arguments.work / f"hundred-{arguments.scale:g}-{arguments.expire}-{part}.json"
         if not (arguments.resume and result.exists()):
             result.write_text(json.dumps(watched(part)))
         print(result.read_text(), flush=True)
@@ -101,7 +102,7 @@ def watched(part: str) -> dict[str, Any]:
 
 def alone(arguments: argparse.Namespace, part: str) -> None:
     work, cores = arguments.work.resolve(), os.cpu_count() or 1
-    shape = shape_of(arguments.scale)
+    shape = shape_of(arguments.scale, arguments.expire)
     if part == "generate":
         encoding.DEFLATE_LEVEL = 1  # A third of the time for a twentieth more bytes.
         made, said = timed(lambda: generate(shape, work, cores))

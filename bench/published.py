@@ -116,6 +116,15 @@ PARTS: dict[str, Part] = {
         ),
         "remove_orphan_files(file_list_view, dry_run): 8 shuffle partitions and stream_results; 2; Spark's defaults",
     ),
+    "hundred-million": Part(
+        "both plans and an orphan scan of a table of five million files, as bench.hundred_million makes it",
+        15,
+        (
+            "python -m bench.hundred_million {work} {home} --scale 1",
+            "python -m bench.hundred_million {work} {home} --scale 5",
+            "python -m bench.hundred_million {work} {home} --scale 5 --expire 165 --part generate --part full",
+        ),
+    ),
     "deletion": Part(
         "listing and deleting 200,000 orphans on a disk",
         20,

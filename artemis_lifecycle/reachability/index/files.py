@@ -69,7 +69,7 @@ def deletable(view: IndexView, expired_ids: Sequence[int]) -> pa.Table:
 
 
 def deletable_parts(view: IndexView, expired_ids: Sequence[int]) -> Iterator[pa.Table]:
-    """Yield the rows of `deletable` by ranges of their hashes: about half a gigabyte at a time, however many there
+    """Yield the rows of `deletable` by ranges of their hashes: two million at a time, however many there
     are. The same metadata gives the same parts."""
     expired = view.chosen(expired_ids)
     doomed = view.state.listed_by(expired) & ~view.state.listed_by(~expired)

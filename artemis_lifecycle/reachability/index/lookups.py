@@ -207,7 +207,7 @@ def _paths_with(rows: Rows, wanted: Any, view: IndexView) -> list[str]:
 # How much storage any choice of snapshots holds, for many choices at once.
 
 _ROWS_AT_ONCE = 2_000_000
-"""Limits memory, however large the table: to about 100 MB, and with paths to 1 GB."""
+"""Limits memory, however large the table: to about 100 MB, and with paths to 1.6 GB."""
 
 
 def hash_ranges(rows: int) -> list[tuple[np.uint64, np.uint64]]:
