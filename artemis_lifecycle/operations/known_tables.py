@@ -255,9 +255,13 @@ _NOW = sa.func.clock_timestamp()
 
 def _set_apart(connection: sa.Connection, known: KnownTable, seen: Seen, *, alone: bool) -> bool:
     """If its name now has another line of the uuid, keep what is known of the table that had it as that of a dropped
-    one, under a name that says so. Return whether that was done. In one folder, a log that is cut says nothing of a
-    table that is there, nor of one that came back and is `alone` with its uuid."""
-    if seen.follows(known) or (seen.may_follow(known) and (alone or known.missing_since is None)):
+    one, under a name that says so. Return whether that was done.
+
+    A log that is cut proves nothing: a table that is `alone` with its uuid may have moved, or come back to its folder,
+    and one that is still there may be of a second name in that folder.
+    """
+    is_there = known.missing_since is None
+    if seen.follows(known) or (alone and is_there) or (seen.may_follow(known) and (alone or is_there)):
         return False
     name = apart(known.table, known.missing_since or datetime.now(UTC))
     values = {"table_name": name, "missing_since": sa.func.coalesce(known_tables.c.missing_since, _NOW)}
