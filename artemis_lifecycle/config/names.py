@@ -10,7 +10,7 @@ from functools import lru_cache
 from artemis_lifecycle.errors import BadInput
 
 _PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]*)")
-_APART = re.compile(r" \(dropped \d{4}-\d\d-\d\d \d{6}\)(?=`?$)")
+_APART = re.compile(r" \(dropped \d{4}-\d\d-\d\d \d{6}-\d{6}\)(?=`?$)")
 
 
 def dotted(parts: Sequence[str]) -> str:
@@ -46,7 +46,7 @@ def quoted(part: str) -> str:
 def apart(table: str, at: datetime) -> str:
     """Return the name under which a dropped table stays known if another table has its name."""
     end = "`" if table.endswith("`") else ""
-    return f"{table.removesuffix(end)} (dropped {at:%Y-%m-%d %H%M%S}){end}"
+    return f"{table.removesuffix(end)} (dropped {at:%Y-%m-%d %H%M%S-%f}){end}"
 
 
 def name_of(table: str) -> str:
