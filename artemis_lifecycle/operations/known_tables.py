@@ -266,8 +266,8 @@ def _set_apart(connection: sa.Connection, known: KnownTable, seen: Seen, *, alon
     name = apart(known.table, known.missing_since or datetime.now(UTC))
     values = {"table_name": name, "missing_since": sa.func.coalesce(known_tables.c.missing_since, _NOW)}
     as_read = known_tables.c.metadata_location == known.metadata_location
-    connection.execute(sa.update(known_tables).where(*_same(known), as_read).values(values))
-    return True
+    # Another look may have done it since.
+    return connection.execute(sa.update(known_tables).where(*_same(known), as_read).values(values)).rowcount > 0
 
 
 def _looked(catalog: str) -> Insert:

@@ -14,16 +14,16 @@ from sqlalchemy import text
 
 from artemis_lifecycle.deletion.report import RECEIPTS
 from artemis_lifecycle.errors import LifecycleError, StaleMetadata
-from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deletion.world import local, make_old
 from artemis_lifecycle_tests.policies import AT_ONCE, WITHOUT_COLD
-from artemis_lifecycle_tests.protection.foreign import expire_in_metadata, make_all_old, make_history, warehouse
+from artemis_lifecycle_tests.protection.foreign import expire_in_metadata, make_all_old, warehouse
 from artemis_lifecycle_tests.protection.test_finding_10 import is_over
 from artemis_lifecycle_tests.protection.test_two_names_of_one_uuid import (
     Opened,
     goes_on,
     make_original,
+    one_goes_on_and_two_is_dropped,
     opened,
     replica_of,
 )
@@ -169,17 +169,7 @@ def test_a_dropped_second_name_in_the_same_folder_stays(opened: Opened, renamed:
 @pytest.mark.parametrize("looked", [True, False], ids=["looked", "no-look-since"])
 def test_what_the_other_name_that_came_back_has_to_archive_stays(opened: Opened, looked: bool) -> None:
     lifecycle = opened({**AT_ONCE, "dropped": {"keep": "10d"}})
-    make_history(lifecycle, "one")
-    name = lifecycle.config.catalogs.live.name
-    pointer = lifecycle.get_current("db.one").metadata_location
-    lifecycle.spark.sql(f"CALL {name}.system.register_table(table => 'db.two', metadata_file => '{pointer}')")
-    lifecycle.observe_catalog()
-    elsewhere = f"file://{warehouse(lifecycle, 'live')}/db/moved"
-    core_tables.sql(lifecycle.spark, f"ALTER TABLE {name}.db.one SET LOCATION '{elsewhere}'")
-    core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {name}.db.one VALUES (9, 0), (9, 2)")
-    lifecycle.spark.sql(f"DROP TABLE {name}.db.two")
-    lifecycle.observe_catalog()
-    table_uuid = lifecycle.steps.table_uuid("db.one")
+    table_uuid, name = one_goes_on_and_two_is_dropped(lifecycle), lifecycle.config.catalogs.live.name
     plan = lifecycle.plan_expiration("db.one")
     files = {local(row["path"]) for row in plan.files().collect()}
     assert files and all(path.exists() for path in files)

@@ -84,6 +84,21 @@ def goes_on(lifecycle: Lifecycle, table: str, rows: str = "({})") -> None:
         core_tables.sql(lifecycle.spark, f"INSERT INTO {name}.{table} VALUES {rows.format(number)}")
 
 
+def one_goes_on_and_two_is_dropped(lifecycle: Lifecycle) -> str:
+    """Make a table, give it a second name, move the first elsewhere, and drop the second. Return their uuid."""
+    make_history(lifecycle, "one")
+    name = lifecycle.config.catalogs.live.name
+    pointer = lifecycle.get_current("db.one").metadata_location
+    lifecycle.spark.sql(f"CALL {name}.system.register_table(table => 'db.two', metadata_file => '{pointer}')")
+    lifecycle.observe_catalog()
+    elsewhere = f"file://{warehouse(lifecycle, 'live')}/db/moved"
+    core_tables.sql(lifecycle.spark, f"ALTER TABLE {name}.db.one SET LOCATION '{elsewhere}'")
+    core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {name}.db.one VALUES (9, 0), (9, 2)")
+    lifecycle.spark.sql(f"DROP TABLE {name}.db.two")
+    lifecycle.observe_catalog()
+    return lifecycle.steps.table_uuid("db.one")
+
+
 @pytest.mark.parametrize("looked", [False, True], ids=["never-dropped", "dropped-once-and-taken-back"])
 def test_a_dropped_replica_that_a_person_keeps_stays(opened: Opened, tmp_path: Path, looked: bool) -> None:
     lifecycle = opened({**WITHOUT_COLD, "dropped": {"keep": "30d"}})
@@ -172,18 +187,7 @@ def test_what_a_dropped_reader_reads_waits_while_a_manifest_is_unreadable(opened
 
 def test_what_the_other_name_of_a_dropped_table_has_to_archive_stays(opened: Opened) -> None:
     lifecycle = opened({**AT_ONCE, "dropped": {"keep": "10d"}})
-    make_history(lifecycle, "one")
-    name = lifecycle.config.catalogs.live.name
-    pointer = lifecycle.get_current("db.one").metadata_location
-    lifecycle.spark.sql(f"CALL {name}.system.register_table(table => 'db.two', metadata_file => '{pointer}')")
-    lifecycle.observe_catalog()
-    # The one goes on elsewhere, and the second name is dropped.
-    elsewhere = f"file://{warehouse(lifecycle, 'live')}/db/moved"
-    core_tables.sql(lifecycle.spark, f"ALTER TABLE {name}.db.one SET LOCATION '{elsewhere}'")
-    core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {name}.db.one VALUES (9, 0), (9, 2)")
-    lifecycle.spark.sql(f"DROP TABLE {name}.db.two")
-    lifecycle.observe_catalog()
-    table_uuid = lifecycle.steps.table_uuid("db.one")
+    table_uuid = one_goes_on_and_two_is_dropped(lifecycle)
     is_over(lifecycle, table_uuid)
     make_all_old(warehouse(lifecycle, "live"))
     plan = lifecycle.plan_expiration("db.one")
