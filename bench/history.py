@@ -18,7 +18,7 @@ import uuid
 from pathlib import Path
 from statistics import median
 
-from artemis_lifecycle.audit.history_index import extend_history, read_history
+from artemis_lifecycle.expiration.history_index import extend_history, read_history
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -11,14 +10,6 @@ from datetime import datetime, timedelta
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.audit.history_index import (
-    CurrentSnapshot,
-    HistoryIndex,
-    Log,
-    Recorded,
-    extend_history,
-    read_history,
-)
 from artemis_lifecycle.cold_tier.cold_metadata import (
     ARCHIVE_OF,
     COMPLETE_UNTIL,
@@ -36,6 +27,15 @@ from artemis_lifecycle.cold_tier.reads import current_entry
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot, NoSuchTable
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.expiration.curve import retention_curve as curve_of
+from artemis_lifecycle.expiration.history_index import (
+    CurrentSnapshot,
+    HistoryIndex,
+    Log,
+    Recorded,
+    extend_history,
+    history_folders,
+    read_history,
+)
 from artemis_lifecycle.metadata.lines import CLOCK_TOLERANCE_MS, Line, Marks, went_back
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.reachability.index import IndexView
@@ -45,7 +45,7 @@ from artemis_lifecycle.retention.rules import decide, view_of
 from artemis_lifecycle.session.contexts import (
     cold_metadata,
     cold_tables,
-    holds_and_tags,
+    keepers,
     present_index,
     retention_settings,
 )
@@ -247,13 +247,12 @@ class Past:
 
     def _index(self, table: str, table_uuid: str) -> tuple[str, HistoryIndex | None]:
         """Return where the table's history is, and its index. Of two names with one uuid, each has its own."""
-        folder = f"{self.resources.root}/history/{table_uuid}"
+        folder, beside = history_folders(self.resources.root, table, table_uuid)
         index = read_history(self.resources.live_stores, folder)
         recorded_as = None if index is None or index.recorded is None else index.recorded.table
         if self.other_name(table, table_uuid, recorded_as) is None:
             return folder, index
-        folder += f"/{hashlib.sha256(table.encode()).hexdigest()[:16]}"
-        return folder, read_history(self.resources.live_stores, folder)
+        return beside, read_history(self.resources.live_stores, beside)
 
 
 _HEAD = 4096
@@ -324,9 +323,11 @@ class History:
         resources = self.resources
         state = self.steps.table_state(table)
         instant = resources.instant("now", now)
-        holds, tags = holds_and_tags(resources, state.metadata.table_uuid)
         decision = decide(
-            view_of(state.metadata), retention_settings(resources, table), milliseconds(instant), holds=holds, tags=tags
+            view_of(state.metadata),
+            retention_settings(resources, table),
+            milliseconds(instant),
+            **keepers(resources, table, state.metadata.table_uuid),
         )
         view = present_index(resources, table, state.metadata)
         rows = reachable_files(Runner(resources.start_spark), view, decision.kept)
@@ -348,13 +349,11 @@ def curve(
     resources: Resources, table: str, view: IndexView, instant: datetime, windows: Sequence[timedelta] | None
 ) -> RetentionCurve:
     """Return what a table holds under other windows, from its index."""
-    holds, tags = holds_and_tags(resources, view.metadata.table_uuid)
     return curve_of(
         table,
         view,
         retention_settings(resources, table),
         milliseconds(instant),
-        holds=holds,
-        tags=tags,
+        keepers(resources, table, view.metadata.table_uuid),
         windows_ms=None if windows is None else [window // timedelta(milliseconds=1) for window in windows],
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import partial
@@ -27,7 +27,7 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot, TableMetadata
 from artemis_lifecycle.operations.known_tables import Swaps
 from artemis_lifecycle.operations.rest_commits import PutBack
-from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, decide, view_of
+from artemis_lifecycle.retention.rules import Keepers, RetentionSettings, decide, view_of
 from artemis_lifecycle.retention.views import few
 from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.stores import Stores
@@ -231,8 +231,7 @@ class ExpirationCommit(Shown):
 def removal(
     plan: ExpirationPlan,
     base: TableMetadata,
-    holds: Iterable[HoldView] = (),
-    tags: Iterable[TagView] = (),
+    keepers: Keepers,
     policy: RetentionSettings | None = None,
 ) -> Change | None:
     """Return what `plan` still removes from `base`; None if all of it is already gone. `policy` has the settings that
@@ -254,10 +253,10 @@ def removal(
     if moved:
         # The handoff archived what it named: what it names now may be archived by nobody.
         raise _stale(plan, base, f"refs {', '.join(moved[:3])}, which name other snapshots by now")
-    view, at, holds, tags = view_of(base), milliseconds(plan.decided_at), tuple(holds), tuple(tags)
+    view, at = view_of(base), milliseconds(plan.decided_at)
     for settings in dict.fromkeys((plan.settings, policy or plan.settings)):
         try:
-            decision = decide(view, settings, at, holds=holds, tags=tags)
+            decision = decide(view, settings, at, **keepers)
         except Refused as refusal:
             # For snapshots selected by id, what forbids them now did not exist when the plan was made.
             raise _stale(plan, base, refusal.what) from refusal
@@ -310,7 +309,7 @@ def commit_expiration(
     commit: CommitTable,
     stores: Stores,
     plan: ExpirationPlan,
-    guards: Callable[[], tuple[tuple[HoldView, ...], tuple[TagView, ...], RetentionSettings]],
+    guards: Callable[[], tuple[Keepers, RetentionSettings]],
     swaps: Swaps,
     clean: Callable[[TableMetadata, Collection[int]], Unused],
     lineage: Mapping[str, str] = MappingProxyType({}),

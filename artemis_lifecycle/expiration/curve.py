@@ -20,7 +20,7 @@ from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.metadata.types import Ref, TableMetadata
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.lookups import held_files
-from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
+from artemis_lifecycle.retention.rules import Decision, Keepers, RetentionSettings, decide, view_of
 from artemis_lifecycle.tabular import Shown, frame_of
 
 if TYPE_CHECKING:
@@ -195,9 +195,8 @@ def retention_curve(
     view: IndexView,
     settings: RetentionSettings,
     now_ms: int,
+    keepers: Keepers,
     *,
-    holds: Sequence[HoldView] = (),
-    tags: Sequence[TagView] = (),
     windows_ms: Sequence[int] | None = None,
 ) -> RetentionCurve:
     """Return the curve over `windows_ms` (None: round windows up to the table's age, closer together for short ones).
@@ -208,14 +207,12 @@ def retention_curve(
 
     def under(window_ms: int, of: TableMetadata = metadata) -> Decision:
         chosen = replace(settings, window_ms=window_ms, older_than_ms=None, explicit_ids=(), explicit_window=True)
-        return decide(view_of(of), chosen, now_ms, holds=holds, tags=tags)
+        return decide(view_of(of), chosen, now_ms, **keepers)
 
     policy = settings.window_ms
     windows = sorted({policy, *(_windows(metadata, now_ms) if windows_ms is None else windows_ms)})
     decisions = [under(window) for window in windows]
-    whole = decide(
-        view_of(metadata), replace(settings, older_than_ms=None, explicit_ids=()), now_ms, holds=holds, tags=tags
-    )
+    whole = decide(view_of(metadata), replace(settings, older_than_ms=None, explicit_ids=()), now_ms, **keepers)
     expired = set(whole.expired_refs)
     staying = [ref for name, ref in sorted(metadata.refs.items()) if name not in expired]
     on = Counter(ref.snapshot_id for ref in staying)
@@ -233,7 +230,7 @@ def retention_curve(
     for ref in removable:
         rest = replace(metadata, refs={name: other for name, other in metadata.refs.items() if name != ref.name})
         base = replace(settings, older_than_ms=None, explicit_ids=())
-        without.append(decide(view_of(rest), base, now_ms, holds=holds, tags=tags))
+        without.append(decide(view_of(rest), base, now_ms, **keepers))
     every = [decision.kept.keys() for decision in (*decisions, whole, *without)]
     # Windows between two commits keep the same snapshots: each set is counted once.
     distinct = list(dict.fromkeys(frozenset(kept) for kept in every))

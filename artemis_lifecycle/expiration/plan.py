@@ -33,7 +33,7 @@ from artemis_lifecycle.reachability.index import DEFAULT_SETTINGS, IndexSettings
 from artemis_lifecycle.reachability.index.files import DELETABLE, deletable_parts
 from artemis_lifecycle.reachability.index.refresh import require_present
 from artemis_lifecycle.reachability.walk import indexed
-from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
+from artemis_lifecycle.retention.rules import Decision, Keepers, RetentionSettings, decide, view_of
 from artemis_lifecycle.retention.views import Reason
 from artemis_lifecycle.spark.runner import Runner, Spark
 from artemis_lifecycle.storage.frames import (
@@ -66,9 +66,7 @@ def held_until(
     snapshot_ids: Collection[int],
     settings: RetentionSettings,
     now_ms: int,
-    *,
-    holds: Sequence[HoldView] = (),
-    tags: Sequence[TagView] = (),
+    keepers: Keepers,
 ) -> int | None:
     """Return the first instant (epoch ms, to the second) at which a plan would keep none of the snapshots, in the
     current state.
@@ -79,7 +77,7 @@ def held_until(
     view, wanted = view_of(metadata), set(snapshot_ids)
 
     def kept_at(instant_ms: int) -> bool:
-        return not wanted.isdisjoint(decide(view, settings, instant_ms, holds=holds, tags=tags).kept)
+        return not wanted.isdisjoint(decide(view, settings, instant_ms, **keepers).kept)
 
     if not kept_at(now_ms):
         return now_ms
@@ -219,8 +217,7 @@ class PlanRequest:
     metadata: TableMetadata
     settings: RetentionSettings
     now: datetime
-    holds: tuple[HoldView, ...] = ()
-    tags: tuple[TagView, ...] = ()
+    keepers: Keepers
 
 
 @uncollected()
@@ -272,9 +269,7 @@ def _decided(
     spark: Spark, stores: Stores, request: PlanRequest, root: str, rules: LocationRules, index: IndexSettings
 ) -> tuple[Decision, Iterable[pa.Table]]:
     refuse_unexpirable(request.metadata, request.table)
-    decision = decide(
-        view_of(request.metadata), request.settings, milliseconds(request.now), holds=request.holds, tags=request.tags
-    )
+    decision = decide(view_of(request.metadata), request.settings, milliseconds(request.now), **request.keepers)
     view = indexed(spark, stores, request.metadata, rules, root, index)
     require_present(view)
     return decision, deletable_parts(view, decision.expired)

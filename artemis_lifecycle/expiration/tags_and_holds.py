@@ -16,7 +16,7 @@ from artemis_lifecycle.metadata.types import FOREVER_MS, MAIN_BRANCH, Ref, Table
 from artemis_lifecycle.operations.cold_tier import ThawRecord
 from artemis_lifecycle.operations.holds import NOT_MADE, REPLACED, Hold, TagRecord
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, newest_of_each, ref_ends, view_of
-from artemis_lifecycle.retention.views import HistoryView
+from artemis_lifecycle.retention.views import HistoryView, WasMain
 from artemis_lifecycle.storage.instants import if_in_calendar, milliseconds
 from artemis_lifecycle.tabular import Shown, frame_of
 
@@ -153,12 +153,12 @@ def thaw_views(thaws: Iterable[ThawRecord]) -> tuple[HoldView, ...]:
 
 
 def to_archive(
-    plan_snapshots: Sequence[int], history: HistoryView, archive: Literal["every"] | Every
+    plan_snapshots: Sequence[int], history: HistoryView, was_main: WasMain, archive: Literal["every"] | Every
 ) -> tuple[int, ...]:
     """Return which of a plan's snapshots the policy archives; `history` is that of the plan's base."""
     if archive == "every":
         return tuple(plan_snapshots)
-    wanted = newest_of_each(history, UNITS[archive])
+    wanted = newest_of_each(history, UNITS[archive], was_main)
     return tuple(snapshot_id for snapshot_id in plan_snapshots if snapshot_id in wanted)
 
 

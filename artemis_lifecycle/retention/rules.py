@@ -26,11 +26,13 @@ from artemis_lifecycle.retention.thinning import ThinningTier, thinned
 from artemis_lifecycle.retention.views import (
     HistoryView,
     HoldView,
+    Keepers,
     Reason,
     ReasonKind,
     ReasonLedger,
     SnapshotView,
     TagView,
+    WasMain,
     few,
     format_instant,
     view_of,
@@ -40,6 +42,7 @@ __all__ = [
     "Decision",
     "HistoryView",
     "HoldView",
+    "Keepers",
     "Reason",
     "RetentionSettings",
     "SnapshotView",
@@ -141,8 +144,9 @@ def decide(
     *,
     holds: Sequence[HoldView] = (),
     tags: Sequence[TagView] = (),
+    was_main: WasMain = frozenset,
 ) -> Decision:
-    """Apply `settings` to `history` at `now_ms`.
+    """Apply `settings` to `history` at `now_ms`. `was_main` is asked only where thinning needs it.
 
     Explicit ids go whatever keeps them, except refs' heads, holds and, but for rule `iceberg`, anything inside the
     window; ids that are not there are named in the result and otherwise ignored.
@@ -150,7 +154,7 @@ def decide(
     Raises ReferencedSnapshot (naming the refs) or Refused (naming hold or window) when an explicit id may not go;
     BadInput when a setting or a table property cannot be followed.
     """
-    return _Decider(history, settings, now_ms, holds, tags).decide()
+    return _Decider(history, settings, now_ms, holds, tags, was_main).decide()
 
 
 def ref_ends(
@@ -175,13 +179,15 @@ def held_by(history: HistoryView, holds: Sequence[HoldView], now_ms: int) -> Map
     return {snapshot_id: tuple(map(str, reasons)) for snapshot_id, reasons in kept.items()}
 
 
-def newest_of_each(history: HistoryView, every: Unit) -> frozenset[int]:
+def newest_of_each(history: HistoryView, every: Unit, was_main: WasMain) -> frozenset[int]:
     """The newest snapshot of each calendar `every` (UTC) of the history, as thinning chooses it, and what refs name.
 
     It answers the same as the history goes on and its older part expires, but for what expires out of order.
     """
     # The window and the properties have no say in this.
-    decider = _Decider(replace(history, properties={}), RetentionSettings(thinning=(ThinningTier(every),)), 0, (), ())
+    decider = _Decider(
+        replace(history, properties={}), RetentionSettings(thinning=(ThinningTier(every),)), 0, (), (), was_main
+    )
     decider.keep_thinned(history.refs)
     named = {ref.snapshot_id for ref in history.refs.values()}
     return frozenset(decider.ledger.collect(decider.ids, set())) | (named & decider.position.keys())
@@ -195,12 +201,14 @@ class _Decider:
         now_ms: int,
         holds: Sequence[HoldView],
         tags: Sequence[TagView],
+        was_main: WasMain = frozenset,
     ) -> None:
         self.history = history
         self.settings = settings
         self.now = now_ms
         self.holds = [hold for hold in holds if hold.until_ms is None or hold.until_ms >= now_ms]
         self.tags = {tag.name: tag for tag in tags}
+        self.was_main = was_main
         self.cutoff = self._cutoff()
         self.minimum = self._minimum()
         self.max_ref_age = _long_property(history.properties, MAX_REF_AGE, FOREVER_MS)
@@ -496,6 +504,7 @@ class _Decider:
             referenced=self._referenced(retained),
             log=self.history.log,
             present=self.position,
+            was_main=self.was_main,
         ):
             self.ledger.add(reason, (position,))
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 from artemis_lifecycle.config.calendar_units import UNITS, Unit, bucket_of
 from artemis_lifecycle.config.policies import Thin
 from artemis_lifecycle.metadata.types import LogEntry
-from artemis_lifecycle.retention.views import Reason, SnapshotView
+from artemis_lifecycle.retention.views import Reason, SnapshotView, WasMain
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,20 @@ def thinned(
     referenced: bytearray,
     log: Sequence[LogEntry],
     present: Container[int],
+    was_main: WasMain = frozenset,
 ) -> Iterator[tuple[Reason, int]]:
     """Each kept snapshot's position with its reason.
 
     `main` and `referenced` are flags by position: main's ancestors, and whatever any ref reaches. Candidates are main's
-    ancestors, else what the snapshot log says was current, else, from before the log begins, what no ref reaches: those
-    are the survivors of earlier thinning, whose chain of parents expired. In one bucket the better evidence wins, then
-    the later commit, so that a snapshot once chosen is chosen again every night.
+    ancestors, else what was current by the snapshot log or, from before it begins, by the record `was_main`, else what
+    no ref reaches: those may be survivors of earlier thinning, whose chain of parents expired, or of a dropped branch.
+    In one bucket the better evidence wins, then the later commit, so that a snapshot once chosen is chosen again every
+    night.
     """
-    logged = {entry.snapshot_id for entry in log if entry.snapshot_id in present}
+    current = {entry.snapshot_id for entry in log if entry.snapshot_id in present}
     begins = min((entry.timestamp_ms for entry in log), default=None)
+    if any(not main[at] and (begins is None or each.timestamp_ms < begins) for at, each in enumerate(snapshots)):
+        current.update(was_main())
     for tier in tiers:
         oldest = None if tier.for_ms is None else now_ms - tier.for_ms
         best: dict[int, tuple[int, int, int]] = {}
@@ -58,7 +62,7 @@ def thinned(
                 continue
             if main[position]:
                 evidence = 2
-            elif snapshot.snapshot_id in logged:
+            elif snapshot.snapshot_id in current:
                 evidence = 1
             elif not referenced[position] and (begins is None or at < begins):
                 evidence = 0

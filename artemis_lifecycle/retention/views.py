@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 from artemis_lifecycle.metadata.types import LogEntry, Ref, SnapshotHistory, TableMetadata
 from artemis_lifecycle.storage.instants import if_in_calendar
@@ -61,6 +61,21 @@ class TagView:
     created_at_ms: int
     retain_ms: int | None
     max_ref_age_ms: int | None = None
+
+
+WasMain = Callable[[], Collection[int]]
+"""Returns the ids of the snapshots that are known to have been the table's current one, at any time."""
+
+
+class Keepers(TypedDict):
+    """What `decide` goes by beside the history and the settings."""
+
+    holds: tuple[HoldView, ...]
+    tags: tuple[TagView, ...]
+    was_main: WasMain
+
+
+NO_KEEPERS: Keepers = {"holds": (), "tags": (), "was_main": frozenset}
 
 
 def view_of(metadata: TableMetadata | SnapshotHistory) -> HistoryView:

@@ -16,6 +16,7 @@ from artemis_lifecycle.cold_tier.paths import PathMapping, no_cold_table, read_i
 from artemis_lifecycle.cold_tier.presence import ColdCopies, RecordedCopy, absent_among, repair
 from artemis_lifecycle.cold_tier.transfer import HandoffContext
 from artemis_lifecycle.errors import HandoffFailed, NoSuchTable
+from artemis_lifecycle.expiration.history_index import history_folders, read_history
 from artemis_lifecycle.expiration.plan import ExpirationPlan, load_plan, unarchived
 from artemis_lifecycle.expiration.tags_and_holds import hold_views, tag_views
 from artemis_lifecycle.metadata.table_metadata import metadata_json
@@ -26,7 +27,7 @@ from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.reachability.index import IndexSettings, IndexView
 from artemis_lifecycle.reachability.index.refresh import require_present
 from artemis_lifecycle.reachability.walk import indexed
-from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView
+from artemis_lifecycle.retention.rules import HoldView, Keepers, RetentionSettings
 from artemis_lifecycle.session.policies import effective_policy
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.session.steps import Step
@@ -78,7 +79,7 @@ def cold_metadata(resources: Resources, table_uuid: str) -> TableMetadata | None
 
 
 # --- retention --------------------------------------------------------------------------------------------------------
-# What the retention rules need for a table: its settings, holds and tags.
+# What the retention rules need for a table: its settings, holds and tags, and what is known of its past.
 
 
 def retention_settings(
@@ -104,12 +105,27 @@ def retention_settings(
     )
 
 
-def holds_and_tags(resources: Resources, table_uuid: str) -> tuple[tuple[HoldView, ...], tuple[TagView, ...]]:
-    """Return the active holds of a table, and its tags."""
+def active_holds(resources: Resources, table_uuid: str) -> tuple[HoldView, ...]:
+    """Return the active holds of a table."""
     holds = resources.operations.holds.active(table_uuid, resources.operations.clock.now())
     named = any(hold.snapshot_ids and hold.kind != "consumer" for hold in holds)
-    archived = _archived(resources, table_uuid) if named else frozenset()
-    return hold_views(holds, archived), tag_views(resources.operations.tags.of_table(table_uuid))
+    return hold_views(holds, _archived(resources, table_uuid) if named else frozenset())
+
+
+def keepers(resources: Resources, table: str, table_uuid: str) -> Keepers:
+    """Return what keeps a table's snapshots beside its settings: active holds, tags, and what is known of its past."""
+    tags = tag_views(resources.operations.tags.of_table(table_uuid))
+    return {
+        "holds": active_holds(resources, table_uuid),
+        "tags": tags,
+        "was_main": partial(_was_main, resources, table, table_uuid),
+    }
+
+
+def _was_main(resources: Resources, table: str, table_uuid: str) -> frozenset[int]:
+    stores, folders = resources.live_stores, history_folders(resources.root, table, table_uuid)
+    known = [read_history(stores, folder) for folder in folders]
+    return frozenset().union(*(index.snapshot_ids(stores) for index in known if index is not None))
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------

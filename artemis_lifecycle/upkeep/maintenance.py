@@ -39,7 +39,7 @@ from artemis_lifecycle.retention.views import view_of
 from artemis_lifecycle.session.contexts import (
     cold_index,
     cold_metadata,
-    holds_and_tags,
+    keepers,
     live_index,
     present_index,
     retention_settings,
@@ -189,9 +189,9 @@ class Measuring:
 
     def _expirable(self, state: TableState, now: datetime) -> frozenset[int]:
         """The snapshots that the table's policy let go at `now`."""
-        holds, tags = holds_and_tags(self.resources, state.metadata.table_uuid)
+        known = keepers(self.resources, state.name, state.metadata.table_uuid)
         settings = retention_settings(self.resources, state.name)
-        decision = decide(view_of(state.metadata), settings, milliseconds(now), holds=holds, tags=tags)
+        decision = decide(view_of(state.metadata), settings, milliseconds(now), **known)
         return frozenset(decision.expired)
 
     def _unrecorded(self, metadata: TableMetadata, before: datetime) -> list[datetime]:

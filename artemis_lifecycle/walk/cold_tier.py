@@ -46,6 +46,7 @@ from artemis_lifecycle.operations.tables import require_said
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.session.contexts import (
+    active_holds,
     cold_context,
     cold_copies,
     cold_index,
@@ -54,7 +55,6 @@ from artemis_lifecycle.session.contexts import (
     context_of,
     copy_again,
     handoff_context,
-    holds_and_tags,
     live_index,
     require_newest_archive,
 )
@@ -239,7 +239,7 @@ class ColdTier:
             ),
             live=(live_index(resources, table, live), *self._waiting(table, live)),
             holds=lambda: (
-                *holds_and_tags(resources, context.table_uuid)[0],
+                *active_holds(resources, context.table_uuid),
                 *thaw_views(resources.operations.thaws.list(context.table_uuid)),
             ),
             check=check,

@@ -52,11 +52,11 @@ from artemis_lifecycle.protection.limits import Amount, require_approval
 from artemis_lifecycle.reachability.index import IndexSettings
 from artemis_lifecycle.reachability.index.lookups import entries_of
 from artemis_lifecycle.reachability.walk import tidy
-from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, decide, view_of
+from artemis_lifecycle.retention.rules import Keepers, RetentionSettings, decide, view_of
 from artemis_lifecycle.session.contexts import (
     absent_copies,
     copy_again,
-    holds_and_tags,
+    keepers,
     live_index,
     present_index,
     require_newest_archive,
@@ -225,14 +225,12 @@ class Expiration:
         return rest
 
     def _request(self, table: str, state: TableState, wanted: Wanted) -> PlanRequest:
-        holds, tags = holds_and_tags(self.resources, state.metadata.table_uuid)
         return PlanRequest(
             table=table,
             metadata=state.metadata,
             settings=retention_settings(self.resources, table, *wanted[1:]),
             now=self.resources.instant("now", wanted.now),
-            holds=holds,
-            tags=tags,
+            keepers=keepers(self.resources, table, state.metadata.table_uuid),
         )
 
     def proven(self, plan: ExpirationPlan, done: ExpirationCommit | None = None) -> ExpirationCommit | None:
@@ -262,9 +260,9 @@ class Expiration:
             return False
         refuse_unexpirable(metadata, table)
         now = self.resources.clock.now()
-        holds, tags = holds_and_tags(self.resources, metadata.table_uuid)
+        known = keepers(self.resources, table, metadata.table_uuid)
         settings = retention_settings(self.resources, table)
-        decision = decide(view_of(metadata), settings, milliseconds(now), holds=holds, tags=tags)
+        decision = decide(view_of(metadata), settings, milliseconds(now), **known)
         due = decision.expired or decision.expired_refs or Cleaning(self.resources, table, None).is_due(metadata)
         if due and EXPIRY not in effective_policy(self.resources, table).disabled:
             return False
@@ -510,21 +508,22 @@ class Expiration:
         heads = self.resources.live_stores.heads([each.manifest_list or "" for each in expired])
         gone = {each.snapshot_id for each, head in zip(expired, heads, strict=True) if head is None}.union(approved)
         left = tuple(each for each in base.snapshots if each.snapshot_id not in gone)
-        return to_archive(plan.expired_snapshots, view_of(replace(base, snapshots=left)), archive_what)
+        was_main = keepers(self.resources, plan.table, plan.table_uuid)["was_main"]
+        return to_archive(plan.expired_snapshots, view_of(replace(base, snapshots=left)), was_main, archive_what)
 
     def require_kept(self, plan: ExpirationPlan, state: TableState) -> None:
         """Raise UnreadableMetadata if a metadata file that the snapshots outside the plan need is missing. The handoff
         finds what only the plan's snapshots need: a person can approve that loss."""
         present_index(self.resources, plan.table, state.metadata, without=plan.expired_snapshots)
 
-    def _guards(self, plan: ExpirationPlan) -> tuple[tuple[HoldView, ...], tuple[TagView, ...], RetentionSettings]:
+    def _guards(self, plan: ExpirationPlan) -> tuple[Keepers, RetentionSettings]:
         """Return what may keep a plan's snapshots by now: holds, tags, and the table's policy with the plan's own
         arguments."""
         policy, made = retention_settings(self.resources, plan.table), plan.settings
         policy = replace(
             policy, older_than_ms=made.older_than_ms, retain_last=made.retain_last, explicit_ids=made.explicit_ids
         )
-        return *holds_and_tags(self.resources, plan.table_uuid), policy
+        return keepers(self.resources, plan.table, plan.table_uuid), policy
 
     def _swaps(self, plan: ExpirationPlan) -> Swaps:
         swaps, plans = self.resources.swaps(plan.table, plan.table_uuid), self.resources.operations.plans

@@ -31,9 +31,10 @@ from artemis_lifecycle.protection.protection import ANOTHER_FILE, Protection
 from artemis_lifecycle.reachability.walk import holders_of
 from artemis_lifecycle.retention.rules import held_by, view_of
 from artemis_lifecycle.session.contexts import (
+    active_holds,
     cold_tables,
     deletion_context,
-    holds_and_tags,
+    keepers,
     live_index,
     retention_settings,
 )
@@ -91,8 +92,9 @@ class Explaining:
         holders = holders_of(live_index(self.resources, table, metadata), normalize(path, rules))
         if not holders:
             return self.explain_held(state, path, ())
-        holds, _ = holds_and_tags(self.resources, metadata.table_uuid)
-        by_holds = held_by(view_of(metadata), holds, milliseconds(state.read_at))
+        by_holds = held_by(
+            view_of(metadata), active_holds(self.resources, metadata.table_uuid), milliseconds(state.read_at)
+        )
         every = [reason for holder in holders for reason in by_holds.get(holder.snapshot_id or 0, ())]
         held = tuple(dict.fromkeys(every))
         since, until = self._lifetime(state, [h.snapshot_id for h in holders if h.snapshot_id is not None])
@@ -154,9 +156,9 @@ class Explaining:
         if not held:
             return None, None
         instant = self.resources.instant("now", None)
-        holds, tags = holds_and_tags(self.resources, state.metadata.table_uuid)
+        known = keepers(self.resources, state.name, state.metadata.table_uuid)
         settings = retention_settings(self.resources, state.name)
-        until = held_until(state.metadata, snapshot_ids, settings, milliseconds(instant), holds=holds, tags=tags)
+        until = held_until(state.metadata, snapshot_ids, settings, milliseconds(instant), known)
         since = in_calendar(min(snapshot.timestamp_ms for snapshot in held))
         return since, if_in_calendar(until)
 
@@ -306,7 +308,7 @@ class Incidents:
                 yield ref.type, name
             elif any(each.snapshot_id == snapshot_id for each in metadata.ancestors(ref.snapshot_id)):
                 yield ref.type, f"{name}, in its history"
-        holds, _ = holds_and_tags(self.resources, metadata.table_uuid)
+        holds = active_holds(self.resources, metadata.table_uuid)
         for reason in held_by(view_of(metadata), holds, now_ms).get(snapshot_id, ()):
             yield "hold", reason
         if metadata.snapshot(snapshot_id) is None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from artemis_lifecycle.audit import history_index
-from artemis_lifecycle.audit.history_index import HistoryIndex, Log, extend_history, read_history
 from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.expiration import history_index
+from artemis_lifecycle.expiration.history_index import HistoryIndex, Log, extend_history, read_history
 from artemis_lifecycle.metadata.types import Snapshot, SnapshotSummary
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.deaths import Killed

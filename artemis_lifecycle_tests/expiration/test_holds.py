@@ -174,6 +174,35 @@ def test_thinning_from_lifecycle_yaml_keeps_the_newest_of_each_bucket(make_lifec
     assert ids[1] in ids_of(lifecycle, table)
 
 
+def test_what_thinning_kept_keeps_its_place_from_branches(make_lifecycle: MakeLifecycle) -> None:
+    """Neither a later commit of a branch that is dropped nor a branch that goes on from it takes it."""
+    thin = [{"keep": "daily", "for": "35d"}, {"keep": "yearly", "for": "forever"}]
+    lifecycle = make_lifecycle(retention={"window": "1d", "thin": thin})
+    table, spark = make_table(lifecycle, "t", 4), lifecycle.spark
+    now = (lifecycle.operations.clock.now() - 12 * HOUR).replace(hour=12, minute=0)
+    ages = [now - now.replace(year=2001, month=6, day=15), 40 * DAY, 30 * DAY, timedelta(0)]
+    instant = set_ages(lifecycle, table, ages, now)
+    old, gone, month, head = ids_of(lifecycle, table)
+    assert lifecycle.commit_expiration(lifecycle.plan_expiration(table, now=instant)).snapshots_removed == 1
+    name = f"{lifecycle.config.catalogs.live.name}.{table}"
+    for branch, on in (("again", old), ("audit", month)):
+        spark.sql(f"ALTER TABLE {name} CREATE BRANCH {branch} AS OF VERSION {on}")
+        spark.sql(f"INSERT INTO {name}.branch_{branch} SELECT * FROM {name} LIMIT 1")
+    # The audit branch's commit is of the same day, and later.
+    ages = [ages[0], *ages[2:], timedelta(hours=2), 30 * DAY - HOUR]
+    instant = set_ages(lifecycle, table, ages, now)
+    spark.catalog.refreshTable(name)
+    spark.sql(f"ALTER TABLE {name} DROP BRANCH audit")
+    *_, audit = ids_of(lifecycle, table)
+    plan = lifecycle.plan_expiration(table, now=instant)
+    assert plan.expired_snapshots == (audit,) and gone not in ids_of(lifecycle, table)
+    assert any("the newest of its year" in why for why in plan.kept[old])
+    assert any("the newest of its day" in why for why in plan.kept[month])
+    # The guard at the commit goes by the same.
+    assert lifecycle.commit_expiration(plan).snapshots_removed == 1
+    assert {old, month, head} < set(ids_of(lifecycle, table))
+
+
 def test_paimons_limit_and_reading_come_from_lifecycle_yaml(make_lifecycle: MakeLifecycle) -> None:
     limited = make_lifecycle(retention={"rule": "paimon", "window": "1d", "expire_limit": 1})
     table, ids = _table(limited)

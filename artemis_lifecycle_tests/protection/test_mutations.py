@@ -55,7 +55,7 @@ from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.protection.table_state import TableState
 from artemis_lifecycle.reachability.index import files as index_files
 from artemis_lifecycle.reachability.reached import ReachedFolders
-from artemis_lifecycle.session.contexts import copy_again, deletion_context, holds_and_tags
+from artemis_lifecycle.session.contexts import copy_again, deletion_context, keepers
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.walk.deletion import Deletion
 from artemis_lifecycle.walk.expiration import Expiration
@@ -1623,7 +1623,7 @@ GUARDS = (
     ),
     Guard(
         "the policy of now",
-        taken((Expiration, "_guards", lambda self, plan: holds_and_tags(self.resources, plan.table_uuid))),
+        taken((Expiration, "_guards", lambda self, plan: (keepers(self.resources, plan.table, plan.table_uuid),))),
         the_window_is_raised_between_plan_and_commit,
     ),
     Guard(

@@ -17,6 +17,7 @@ from artemis_lifecycle.formats.paimon.table import metadata_of
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.retention.rules import Decision, RetentionSettings
+from artemis_lifecycle.retention.views import NO_KEEPERS
 from artemis_lifecycle.walk.deletion import Deletion
 from artemis_lifecycle.walk.orphans import Orphans
 
@@ -128,7 +129,7 @@ class PaimonProcedures:
             plan = tables.seal(
                 reader,
                 found,
-                PlanRequest(table, metadata_of(found), settings, instant),
+                PlanRequest(table, metadata_of(found), settings, instant, NO_KEEPERS),
                 Decision(kept, (), names, int(instant.timestamp() * 1000)),
                 removal_of(found, MAIN, (), (), (), None, tags),
                 tags,

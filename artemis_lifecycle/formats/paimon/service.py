@@ -54,6 +54,7 @@ from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.protection.limits import Amount, require_approval
 from artemis_lifecycle.reachability.walk import ReachableSet, reachable_set
 from artemis_lifecycle.retention.rules import Decision
+from artemis_lifecycle.retention.views import NO_KEEPERS
 from artemis_lifecycle.session.contexts import context_of
 from artemis_lifecycle.session.formats import Explanation, TableState
 from artemis_lifecycle.session.resources import Resources
@@ -302,7 +303,7 @@ class PaimonTables:
             plan = self.seal(
                 reader,
                 found,
-                PlanRequest(table, metadata_of(found), options.settings, instant),
+                PlanRequest(table, metadata_of(found), options.settings, instant, NO_KEEPERS),
                 replace(decision.rule, expired_refs=()),
                 removal,
                 gone,

@@ -51,6 +51,7 @@ epoch milliseconds. `metadata_location` is a metadata file, live or cold, that h
 id of UNKNOWN_SNAPSHOT marks a time about which no tier has an entry."""
 
 _DETAIL_ROWS = 65_536
+_BEGINNING_MS = -(2**63)
 _INDEX = "ranges.parquet"
 _ABOUT = b"artemis.history"
 
@@ -166,6 +167,10 @@ class HistoryIndex:
         """Return the snapshots of `recent`, as far as the record knows them."""
         return {each.snapshot_id: each.snapshot() for each in self.recent if each.metadata_location is not None}
 
+    def snapshot_ids(self, stores: Stores) -> set[int]:
+        """Return every snapshot that was the table's current one, as far as the history knows."""
+        return {number for _, number in self._since(stores, _BEGINNING_MS)} | {each.snapshot_id for each in self.recent}
+
     def _since(self, stores: Stores, first_ms: int) -> set[tuple[int, int]]:
         """Return the entries from `first_ms` on."""
         found: set[tuple[int, int]] = set()
@@ -174,6 +179,12 @@ class HistoryIndex:
                 rows = _read_detail(stores, self.folder, detail)
                 found.update(zip(rows["since_ms"].to_pylist(), rows["snapshot_id"].to_pylist(), strict=True))
         return found
+
+
+def history_folders(root: str, table: str, table_uuid: str) -> tuple[str, str]:
+    """Return where a table's history is, and where it is if another name has the same uuid and the first folder."""
+    folder = f"{root}/history/{table_uuid}"
+    return folder, f"{folder}/{hashlib.sha256(table.encode()).hexdigest()[:16]}"
 
 
 def read_history(stores: Stores, folder: str) -> HistoryIndex | None:
