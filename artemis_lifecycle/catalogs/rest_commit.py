@@ -138,17 +138,26 @@ class RestCommitter:
             )
         return file
 
-    def settle(self, table: str, table_uuid: str) -> list[RestCommit]:
+    def settle(self, table: str, table_uuid: str, closed: Callable[[RestCommit], str | None]) -> list[RestCommit]:
         """Prove the table's attempts whose outcome is not settled, and put lost refs back; return those that are proven
-        now. Raises CommitStateUnknown for one that happened and cannot be proven."""
+        now. Raises CommitStateUnknown for one that happened and cannot be proven, unless its plan is `closed`: why a
+        person closed that is recorded of it."""
         found = []
         for each in self.records.open(table_uuid):
             now = self.load(table)
             require_uuid(table, now.table_uuid, table_uuid)
             attempt = Attempt(each.marker, each.base_location, frozenset(each.snapshot_ids), frozenset(each.refs))
             proof = self._proof(attempt, now.location)
-            harmless = each.is_overtaken and proof.result is None
-            done = None if harmless else self._settled(table, attempt, proof)
+            why = closed(each)
+            # One that is not there may still be under way.
+            harmless = proof.result is None and (each.is_overtaken or why is not None)
+            try:
+                done = None if harmless else self._settled(table, attempt, proof)
+            except CommitStateUnknown:
+                if why is None:
+                    raise
+                self.records.settle(each.marker, RestState.CLOSED, why=why)
+                continue
             if done is None:
                 self.records.give_up(each.marker)
             else:

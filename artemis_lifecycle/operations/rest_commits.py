@@ -158,6 +158,6 @@ class RestCommits(db.Part):
         """Record an attempt that is not in the table's metadata as absent, once it can no longer happen."""
         c = rest_commits.c
         late = c.sent_at < sa.func.clock_timestamp() - _LANDS_WITHIN
-        mine = (c.marker == marker, c.state == RestState.SENT, late)
+        mine = (c.marker == marker, c.state.in_(OPEN_STATES), c.metadata_location.is_(None), late)
         absent = {"state": RestState.ABSENT, "settled_at": sa.func.clock_timestamp()}
         db.write(self.engine, "rest_commits.give_up", sa.update(rest_commits).where(*mine).values(absent))

@@ -19,7 +19,6 @@ from artemis_lifecycle.code_version import commit_hash, package_version
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.errors import (
     ApprovalNeeded,
-    CommitStateUnknown,
     LifecycleError,
     NoSuchTable,
     NotApplicable,
@@ -33,7 +32,7 @@ from artemis_lifecycle.operations.decisions import Watch, paused
 from artemis_lifecycle.operations.known_tables import KnownTable, Seen, beside_catalog
 from artemis_lifecycle.operations.leases import Lease, mark
 from artemis_lifecycle.operations.plans import PlanStatus
-from artemis_lifecycle.operations.rest_commits import RestState
+from artemis_lifecycle.operations.rest_commits import RestCommit
 from artemis_lifecycle.operations.scans import ScanRecord
 from artemis_lifecycle.orphans.dropped import observe
 from artemis_lifecycle.protection.future import lost_since
@@ -207,18 +206,14 @@ class Steps:
         """Prove the table's earlier commits through a REST catalog that are not proven yet, of which any may have
         happened since. Raises CommitStateUnknown for one that may have lost a ref: until then, no file is deleted. What
         cannot be proven of a plan that a person closed is not waited for."""
-        rest, table_uuid = self.resources.rest_of(state.name), state.metadata.table_uuid
-        operations = self.resources.operations
-        if rest is None:
-            return
-        try:
-            rest.settle(state.name, table_uuid)
-        except CommitStateUnknown:
-            for each in operations.rest_commits.open(table_uuid):
-                record = None if each.plan_id is None else operations.plans.get(each.plan_id)
-                if record is not None and record.status is PlanStatus.CLOSED:
-                    operations.rest_commits.settle(each.marker, RestState.CLOSED, why=record.closed_why)
-            rest.settle(state.name, table_uuid)
+        rest, plans = self.resources.rest_of(state.name), self.resources.operations.plans
+
+        def closed(attempt: RestCommit) -> str | None:
+            plan = None if attempt.plan_id is None else plans.get(attempt.plan_id)
+            return plan.closed_why or "closed" if plan is not None and plan.status is PlanStatus.CLOSED else None
+
+        if rest is not None:
+            rest.settle(state.name, state.metadata.table_uuid, closed)
 
     def table_uuid(self, table: str) -> str:
         """Return the uuid of the table, of any kind, that currently has the name. Raises NoSuchTable,

@@ -480,7 +480,7 @@ def test_two_committers_never_both_win(opened: Open, home: Home) -> None:
     for world in worlds:
         rest = world.lifecycle.resources.rest_of(table)
         if rest is not None:
-            rest.settle(table, str(plain.load(table).metadata.table_uuid))
+            rest.settle(table, str(plain.load(table).metadata.table_uuid), lambda _: None)
     _, end = _list(plain.lifecycle, plain.load(table).metadata_location)
     history.append(Operation("t", time.monotonic(), time.monotonic(), end))
     won = [each for each in history if each.outcome == "ok" and each.expected is not None]

@@ -251,11 +251,11 @@ def test_a_commit_that_arrives_after_all_is_proven_then(world: World) -> None:
     with pytest.raises(CommitStateUnknown, match="did not answer"):
         world.expire()
     assert world.state() is RestState.SENT and len(world.metadata().snapshots) == 5
-    assert world.committer().settle(world.table, world.uuid) == []
+    assert world.committer().settle(world.table, world.uuid, lambda _: None) == []
     world.tag("new", world.ids[2])
     assert world.proxy.arrive is not None and world.proxy.arrive().status_code == 200
     assert "new" not in world.metadata().refs
-    [done] = world.committer().settle(world.table, world.uuid)
+    [done] = world.committer().settle(world.table, world.uuid, lambda _: None)
     assert [each.ref for each in done.refs_put_back] == ["new"]
     assert world.metadata().refs["new"].snapshot_id == world.ids[2] and world.rows(world.ids[2]) == 3
 
@@ -313,7 +313,7 @@ def test_a_server_that_is_busy_or_down_changes_nothing(world: World) -> None:
         RestState.PROVEN,
     ]
     # The first may still come through, so it is looked for again.
-    world.committer().settle(world.table, world.uuid)
+    world.committer().settle(world.table, world.uuid, lambda _: None)
     world.proxy.fault = lambda method, path: "refuse" if method == "POST" else None
     world.ids = [each.snapshot_id for each in world.metadata().snapshots] + [0, 0]
     world.change = lambda base: Change(expire_snapshot_ids=world.ids[:1])  # type: ignore[method-assign]
@@ -341,7 +341,7 @@ def test_an_attempt_that_a_later_one_overtook_is_waited_for_only_where_it_can_st
     if tagged:
         # The snapshot that was put back goes again.
         assert late().status_code == 200 and "new" not in world.metadata().refs
-        [done] = world.committer().settle(world.table, world.uuid)
+        [done] = world.committer().settle(world.table, world.uuid, lambda _: None)
         assert [each.ref for each in done.refs_put_back] == ["new"]
         assert world.metadata().refs["new"].snapshot_id == world.ids[2] and world.rows(world.ids[2]) == 3
     else:
@@ -349,7 +349,7 @@ def test_an_attempt_that_a_later_one_overtook_is_waited_for_only_where_it_can_st
             world.append()
         [_, overtaking] = world.operations.rest_commits.of_table(world.uuid)
         world.stores.delete([world.base.metadata_location, str(overtaking.metadata_location)])
-        assert world.committer().settle(world.table, world.uuid) == []
+        assert world.committer().settle(world.table, world.uuid, lambda _: None) == []
 
 
 @pytest.mark.parametrize("point", [*BEFORE, *AFTER, "catalog.put_back:before", "catalog.put_back:after"])
@@ -365,7 +365,7 @@ def test_a_process_that_dies_at_any_point_is_resumed(world: World, point: str) -
     dying = once(point, die)
     with crash_points.installed(reached), pytest.raises(Killed):
         world.expire()
-    world.committer().settle(world.table, world.uuid)
+    world.committer().settle(world.table, world.uuid, lambda _: None)
     if not world.operations.rest_commits.proven(world.uuid, "plan") and point != "rest:loaded":
         # It died before the commit, and the tag is seen now.
         with pytest.raises(ReferencedSnapshot):
@@ -402,9 +402,9 @@ def test_a_ref_that_cannot_be_put_back_is_named_and_put_back_later(
         world.expire()
     assert world.state() is RestState.UNPROVEN
     with pytest.raises(CommitStateUnknown, match="ref new on snapshot"):
-        world.committer().settle(world.table, world.uuid)
+        world.committer().settle(world.table, world.uuid, lambda _: None)
     world.proxy.fault = lambda method, path: None
-    [done] = world.committer().settle(world.table, world.uuid)
+    [done] = world.committer().settle(world.table, world.uuid, lambda _: None)
     assert [each.ref for each in done.refs_put_back] == ["new"]
     assert world.metadata().refs["new"].snapshot_id == world.ids[2] and world.rows(world.ids[2]) == 3
 
@@ -450,3 +450,28 @@ def test_a_tag_that_the_server_accepts_and_does_not_set_is_refused(
     set_tag = Change(set_tags=(TagChange("mine", world.ids[0]),))
     with pytest.raises(Refused, match="accepted the commit and did not set mine"):
         world.committer()(world.table, lambda base: set_tag)
+
+
+def test_a_closed_plans_attempt_that_is_under_way_is_waited_for_beside_one_that_cannot_be_proven(world: World) -> None:
+    world.proxy.next_commit("late")
+    with pytest.raises(CommitStateUnknown, match="did not answer"):
+        world.expire()
+    late, doomed = world.proxy.arrive, world.ids
+    assert late is not None
+    world.append()
+    between = world.metadata()
+    world.proxy.fault = lambda method, path: None
+    world.ids = [*doomed[3:5], 0]
+
+    def lose_its_base() -> None:
+        world.stores.delete([between.metadata_location])
+
+    with (
+        crash_points.installed(once("rest:answered", lose_its_base)),
+        pytest.raises(CommitStateUnknown, match="cannot"),
+    ):
+        world.expire()
+    world.ids = doomed
+    world.committer().settle(world.table, world.uuid, lambda _: "a person closed it")
+    states = [each.state for each in world.operations.rest_commits.of_table(world.uuid)]
+    assert states == [RestState.SENT, RestState.CLOSED]
