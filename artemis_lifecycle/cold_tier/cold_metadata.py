@@ -118,7 +118,7 @@ def former_states(stores: Stores, live: TableMetadata, after_ms: int) -> Iterato
     """Yield the refs in each metadata file of the table's log after `after_ms`, newest first, with the instant from
     which the file was current; None if the file is unreadable. A branch that still exists has its current snapshot,
     because it moves with each commit."""
-    branches = {name for name, ref in live.refs.items() if ref.is_branch}
+    branches = {name: ref.snapshot_id for name, ref in live.refs.items() if ref.is_branch and name != MAIN_BRANCH}
     reached = after_ms == 0
     for entry in reversed(live.metadata_log):
         if entry.timestamp_ms <= after_ms:
@@ -131,9 +131,9 @@ def former_states(stores: Stores, live: TableMetadata, after_ms: int) -> Iterato
             _log.info("The snapshots of tags from %s on are unknown: %s", entry.timestamp_ms, error.what)
             yield entry.timestamp_ms, None
             continue
-        now = {name: live.refs[name].snapshot_id for name in branches if name in then.refs and name != MAIN_BRANCH}
-        others = {name: each for name, each in refs_of(then).items() if name not in branches}
-        yield entry.timestamp_ms, {**now, **others}
+        # A tag may have had a branch's name.
+        still = {name: head for name, head in branches.items() if name in then.refs and then.refs[name].is_branch}
+        yield entry.timestamp_ms, {**refs_of(then), **still}
     if not reached:
         yield after_ms + 1, None
 
