@@ -77,7 +77,8 @@ def held_until(
     view, wanted = view_of(metadata), set(snapshot_ids)
 
     def kept_at(instant_ms: int) -> bool:
-        return not wanted.isdisjoint(decide(view, settings, instant_ms, **keepers).kept)
+        holds = tuple(each for each in keepers["holds"] if each.until_ms is None or each.until_ms >= instant_ms)
+        return not wanted.isdisjoint(decide(view, settings, instant_ms, **{**keepers, "holds": holds}).kept)
 
     if not kept_at(now_ms):
         return now_ms
@@ -90,6 +91,7 @@ def held_until(
     return high
 
 
+_TERMS = ("older_than_ms", "retain_last", "explicit_ids")
 _DROPS = "write.metadata.delete-after-commit.enabled"
 """The property of tables whose writers delete metadata files that drop out of the log, including a plan's base."""
 
@@ -322,7 +324,12 @@ def seal_plan(
             yield from part.to_batches()
 
     write_batches(batches(), DELETABLE, f"{folder}/files", stores)
-    others = {} if beside is None else {"beside": hashlib.sha256(beside).hexdigest(), "warnings": warnings}
+    # A plan that a person asked for by other terms than the policy's is another one: its commit goes by these.
+    terms = {name: value for name in _TERMS if (value := getattr(request.settings, name))}
+    others = {
+        **terms,
+        **({} if beside is None else {"beside": hashlib.sha256(beside).hexdigest(), "warnings": warnings}),
+    }
     content_id = _content_id(metadata, decision, "".join(digests), others)
     generation = operations.plans.generation(content_id)
     plan_id = content_id if generation == 0 else f"{content_id}-{generation}"

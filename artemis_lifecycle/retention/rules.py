@@ -146,7 +146,8 @@ def decide(
     tags: Sequence[TagView] = (),
     was_main: WasMain = frozenset,
 ) -> Decision:
-    """Apply `settings` to `history` at `now_ms`. `was_main` is asked only where thinning needs it.
+    """Apply `settings` to `history` at `now_ms`. `holds` are in force, whatever `now_ms` is: a plan for a later instant
+    is committed today. `was_main` is asked only where thinning needs it.
 
     Explicit ids go whatever keeps them, except refs' heads, holds and, but for rule `iceberg`, anything inside the
     window; ids that are not there are named in the result and otherwise ignored.
@@ -206,7 +207,7 @@ class _Decider:
         self.history = history
         self.settings = settings
         self.now = now_ms
-        self.holds = [hold for hold in holds if hold.until_ms is None or hold.until_ms >= now_ms]
+        self.holds = holds
         self.tags = {tag.name: tag for tag in tags}
         self.was_main = was_main
         self.cutoff = self._cutoff()
