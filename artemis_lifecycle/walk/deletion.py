@@ -26,6 +26,7 @@ from artemis_lifecycle.deletion.worker import DeletionSettings, delete_job
 from artemis_lifecycle.errors import AnotherTable, ApprovalNeeded, BadInput, ConfigError, NoSuchPlan, PlanStateError
 from artemis_lifecycle.expiration.plan import ExpirationPlan, description_of, load_plan
 from artemis_lifecycle.operations.leases import Lease
+from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import UNCOMMITTED, Approval, PlanRecord, PlanStatus
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
 from artemis_lifecycle.operations.scans import ScanRecord
@@ -204,7 +205,10 @@ class Deletion:
             # Closing a closed undelete changes nothing, as for a plan.
             closed = undeleted.closed_at is not None
             return undeleted if closed else self.resources.operations.quarantines.close(plan_id, who, why)
-        record = self.resources.operations.plans.close(plan_id, who, why)
+        record = self.resources.operations.plans.get(plan_id)
+        # A commit that is under way ends first.
+        with table_lock(self.resources.operations.engine, record.table_uuid, table=record.table):
+            record = self.resources.operations.plans.close(plan_id, who, why)
         # The retention of its quarantined files starts now.
         self.resources.operations.quarantines.finish(plan_id)
         return record

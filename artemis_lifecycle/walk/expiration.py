@@ -46,7 +46,7 @@ from artemis_lifecycle.expiration.tags_and_holds import to_archive
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.known_tables import Swaps
-from artemis_lifecycle.operations.locks import table_lock
+from artemis_lifecycle.operations.locks import TableLock, table_lock
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStatus
 from artemis_lifecycle.protection.limits import Amount, require_approval
 from artemis_lifecycle.reachability.index import IndexSettings
@@ -64,7 +64,7 @@ from artemis_lifecycle.session.contexts import (
 )
 from artemis_lifecycle.session.policies import EXPIRY, effective_policy
 from artemis_lifecycle.session.resources import Resources
-from artemis_lifecycle.session.steps import Steps, TableState
+from artemis_lifecycle.session.steps import Step, Steps, TableState
 from artemis_lifecycle.storage.bounded import bounded_json
 from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.walk.plan_checks import PLAN_CHECKS, PlanChecks
@@ -429,9 +429,11 @@ class Expiration:
                 metadata = self.steps.again(state).metadata
                 self.recording.record(plan.table, metadata)
                 self.past.record(plan.table, metadata, confirm=step.check)
-            if done is None and (expires or cleaning(state.metadata, ())):
-                # Placing a hold takes the same lock, so none is placed between the guard and the swap.
-                with table_lock(self.resources.operations.engine, plan.table_uuid, table=plan.table):
+            # From now on, somebody may put another file at one of these paths.
+            first_look(self.resources.live_stores, plan.files_location)
+            # Placing a hold and closing the plan take the same lock: neither comes between guard, swap and record.
+            with table_lock(self.resources.operations.engine, plan.table_uuid, table=plan.table) as lock:
+                if done is None and (expires or cleaning(state.metadata, ())):
                     self.resources.require_deployment(plan.table)
                     rest = self.resources.rest_of(plan.table)
                     done = commit_plan(
@@ -439,30 +441,28 @@ class Expiration:
                         self.resources.live_stores,
                         plan,
                         lambda: self._guards(plan),
-                        self._swaps(plan),
+                        self._swaps(plan, lock, step),
                         cleaning,
                         Gate(self.resources).noted(plan.table, {**worker.summary(), OPERATION: "expiration"}),
                         partial(expiration_notes, self.resources, plan),
                     )
-                done = self.proven(plan, done) or done
-            elif done is None:
-                done = ExpirationCommit(plan.plan_id, state.metadata.metadata_location, attempts=0)
-            crash_points.reach("commit:swapped")
-            step.check()
-            if expires:
-                self.recording.record_expiration(
-                    plan.table, plan.table_uuid, plan.plan_id, worker, done.metadata_location
+                    done = self.proven(plan, done) or done
+                elif done is None:
+                    done = ExpirationCommit(plan.plan_id, state.metadata.metadata_location, attempts=0)
+                crash_points.reach("commit:swapped")
+                step.check()
+                if expires:
+                    self.recording.record_expiration(
+                        plan.table, plan.table_uuid, plan.plan_id, worker, done.metadata_location
+                    )
+                record = self.resources.operations.plans.mark(
+                    plan.plan_id,
+                    UNCOMMITTED,
+                    PlanStatus.COMMITTED,
+                    due_in=policy.deletion.grace,
+                    committed_metadata_location=done.metadata_location,
+                    attempts=done.attempts,
                 )
-            # During the grace, somebody may put another file at one of these paths.
-            first_look(self.resources.live_stores, plan.files_location)
-            record = self.resources.operations.plans.mark(
-                plan.plan_id,
-                UNCOMMITTED,
-                PlanStatus.COMMITTED,
-                due_in=policy.deletion.grace,
-                committed_metadata_location=done.metadata_location,
-                attempts=done.attempts,
-            )
             step.counts = {
                 "snapshots_removed": done.snapshots_removed,
                 "attempts": done.attempts,
@@ -525,12 +525,15 @@ class Expiration:
         )
         return keepers(self.resources, plan.table, plan.table_uuid), policy
 
-    def _swaps(self, plan: ExpirationPlan) -> Swaps:
+    def _swaps(self, plan: ExpirationPlan, lock: TableLock, step: Step) -> Swaps:
         swaps, plans = self.resources.swaps(plan.table, plan.table_uuid), self.resources.operations.plans
 
         def begin(base_location: str, updated_ms: int) -> None:
             plans.begin_swap(plan.plan_id, base_location, updated_ms)
             swaps.begin(base_location, updated_ms)
+            # The guards were read under them.
+            lock.check()
+            step.check()
 
         return replace(swaps, begin=begin)
 

@@ -420,7 +420,8 @@ class PaimonTables:
             counts = _left(found, removal)
             return ExpirationCommit(plan.plan_id, metadata_of(found).metadata_location, 0, *counts, dry_run=True)
         with self.steps.run(self.state_of(found, read_at), "commit") as step:
-            # Placing a hold takes the same lock, so none is placed between the guard and the removal.
+            first_look(self._stores, plan.files_location)
+            # Placing a hold and closing the plan take the same lock: neither comes between guard, removal and record.
             with table_lock(operations.engine, plan.table_uuid, table=plan.table) as lock:
                 self.resources.require_deployment()
                 # Tags, consumers and snapshots as they are now, and not as they were at the plan.
@@ -434,18 +435,17 @@ class PaimonTables:
                     step.check()
 
                 removed = remove_documents(self._stores, removal, plan.table, check)
-            crash_points.reach("commit:swapped")
-            step.check()
-            attempts = 1 if removal.gone else 0
-            first_look(self._stores, plan.files_location)
-            record = operations.plans.mark(
-                plan.plan_id,
-                UNCOMMITTED,
-                PlanStatus.COMMITTED,
-                due_in=policy.deletion.grace if grace is None else grace,
-                committed_metadata_location=metadata.metadata_location,
-                attempts=attempts,
-            )
+                crash_points.reach("commit:swapped")
+                step.check()
+                attempts = 1 if removal.gone else 0
+                record = operations.plans.mark(
+                    plan.plan_id,
+                    UNCOMMITTED,
+                    PlanStatus.COMMITTED,
+                    due_in=policy.deletion.grace if grace is None else grace,
+                    committed_metadata_location=metadata.metadata_location,
+                    attempts=attempts,
+                )
             step.counts = {"snapshots_removed": removed.snapshots, "refs_removed": removed.tags, "attempts": attempts}
         return ExpirationCommit(
             plan.plan_id,
