@@ -84,7 +84,8 @@ def test_they_add_to_every_rule_and_take_nothing(
                 r for r in reasons if r.kind == "unreferenced_young"
             }
     for hold in holds:
-        # They are in force, also where the plan is for a later instant than their end. A consumer whose position is gone may have to read anything.
+        # They are in force, also where the plan is for a later instant. A consumer whose position is gone may have to
+        # read anything.
         first = min((ids.index(i) for i in hold.snapshot_ids if i in ids), default=0)
         must = ids if not hold.snapshot_ids else ids[first:] if kind == "consumer" else hold.snapshot_ids
         for snapshot_id in must:
