@@ -86,7 +86,7 @@ def _presence_by_listing(lifecycle: Lifecycle, table: str) -> Presence:
         count += len(paths)
 
     files.visit(add)
-    suspects = files.outside(milliseconds(listing.started_at), listed, at_most=LOOKED_UP)
+    suspects = files.outside(milliseconds(listing.started_at), listed, lambda _: True, at_most=LOOKED_UP)
     checked_files, absent = _absent(stores, suspects)
     return Presence(metadata.metadata_location, count, checked_files, len(absent), tuple(absent[:NAMED]))
 

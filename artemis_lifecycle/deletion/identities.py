@@ -12,6 +12,7 @@ from itertools import chain
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from artemis_lifecycle.deletion.batches import DeletionJob, with_identity
@@ -19,7 +20,7 @@ from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.protection.context import ArchivedFile, DeletionContext
 from artemis_lifecycle.protection.protection import ANOTHER_FILE, UNPROVEN
 from artemis_lifecycle.storage.frames import describe_frame, frame_batches, owner_folder, write_batches
-from artemis_lifecycle.storage.stores import Stores, are_local
+from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.types import NO_TAG, NO_TIME, OTHER, SAME, UNSURE, FileIdentity, FileStatuses, compare
 
 CHANGED = "changed_since_listing"
@@ -69,18 +70,17 @@ def same(before: FileStatuses, now: FileStatuses) -> NDArray[np.bool_]:
 
 
 def first_look(stores: Stores, files_location: str, *, record: bool = True) -> str:
-    """Record what the disk says of a plan's local files beside its list, and return the location of that list; if it is
-    already recorded, return it. Other stores set the time of each write themselves, which says enough."""
+    """Record what the store says of a plan's files beside its list, and return the location of that list; if it is
+    already recorded, return it. Ordinary buckets of S3 set a time with all that comes to a path, which says enough;
+    elsewhere a file that is renamed keeps its own."""
     folder = f"{owner_folder(files_location)}/seen"
     if describe_frame(folder, stores) is not None:
         return folder
-    batches = frame_batches(files_location, stores)
-    first = next(batches, None)
-    if not record or first is None or not are_local(first.column("path").slice(0, 1))[0].as_py():
+    if not record or not any(_may_be_renamed(batch) for batch in frame_batches(files_location, stores)):
         return files_location
 
     def seen() -> Iterator[pa.RecordBatch]:
-        for batch in chain([first], batches):
+        for batch in frame_batches(files_location, stores):
             found = look(stores, batch.column("path"))
             tags = np.where(found.now.found, found.now.tags, _ABSENT)
             tags[list(found.failed)] = NO_TAG
@@ -92,6 +92,13 @@ def first_look(stores: Stores, files_location: str, *, record: bool = True) -> s
     looked = next(rows)
     write_batches(chain([looked], rows), looked.schema, folder, stores)
     return folder
+
+
+def _may_be_renamed(files: pa.RecordBatch) -> bool:
+    """Whether any of these is not in an ordinary bucket of S3: a directory bucket's name ends in `--x-s3`."""
+    paths = files.column("path")
+    in_buckets = pc.match_substring_regex(paths, "^s3[an]?://")
+    return not pc.all(pc.and_not(in_buckets, pc.match_substring_regex(paths, "^[^/]*//[^/]*--x-s3/"))).as_py()
 
 
 class Identities:

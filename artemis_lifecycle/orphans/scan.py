@@ -248,11 +248,11 @@ def require_nothing_missing(
     began = milliseconds(listing.started_at)
     listed = files_themselves(parts)
     roots = [normalize(location, rules) for location in listing.locations]
-    unlisted = [
-        path
-        for path in files.outside(began, listed, at_most=LOOKED_UP)
-        if any(is_under(normalize(path, rules), root, rules) for root in roots)
-    ]
+
+    def is_listed(folder: str) -> bool:
+        return any(is_under(normalize(folder, rules), root, rules) for root in roots)
+
+    unlisted = files.outside(began, listed, is_listed, at_most=LOOKED_UP)
     # A file exists if it was written after the listing, by a writer whose clock is behind.
     found = threaded(stores.head, unlisted, stores.readers(listing.locations[0], _HEADS))
     missing = [path for path, file in zip(unlisted, found, strict=True) if file is None]

@@ -146,7 +146,7 @@ class Neighbors:
         """Epoch milliseconds since when a table that was readable may have taken up files in unreadable commits."""
         self._known: dict[str, Neighbor | None] = {}
         self._objects: dict[str, CatalogEntry] = {}
-        self._read_at: Mapping[str, str] = {}
+        self._read_at: Mapping[str, str] | None = None
         self._unread: dict[str, str] = {}
         self._planned: dict[str, list[str]] = {}
         self._held: dict[str, tuple[str, ...]] = {}
@@ -162,7 +162,7 @@ class Neighbors:
         name. Each table is read once by this object, and again after `refresh_neighbors` saw a change."""
         names = [name for name in self._context.catalog.tables() if name != self._table]
         names += self._list_objects()
-        if self._read_at and any(name not in self._read_at for name in names):
+        if self._read_at is not None and any(name not in self._read_at for name in names):
             # A new name may be a renamed table, which reads here as before.
             self._rested_until = float("-inf")
             self.refresh()
@@ -196,7 +196,7 @@ class Neighbors:
         pointers |= self._objects
         now = {name: pointer.metadata_location for name, pointer in pointers.items()}
         # Their locations may have changed too.
-        changed = [name for name, at in now.items() if self._read_at.get(name) != at or not is_written_once(at)]
+        changed = [name for name, at in now.items() if (self._read_at or {}).get(name) != at or not is_written_once(at)]
         self._known.update(zip(changed, threaded(self._read, changed, _READERS), strict=True))
         self._read_at = now
         # What is not a table reads no files of tables by their paths, nor do the project's own result tables.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.files import reached_folders
-from artemis_lifecycle.reachability.index.lookups import as_texts, outside, reaches
+from artemis_lifecycle.reachability.index.lookups import Meant, as_texts, outside, reaches
 from artemis_lifecycle.reachability.index.view import query, rows_of
 
 
@@ -33,9 +33,9 @@ class ReachedFiles(Protocol):
     def visit(self, each: Callable[[pa.Array], None]) -> None:
         """Call `each` with the paths of all reached files, array by array; a path may come more than once."""
 
-    def outside(self, before_ms: int, hashes: NDArray[np.uint64], *, at_most: int) -> list[str]:
-        """Return paths (at most `at_most`) that snapshots committed before `before_ms` reach, and whose location hash
-        is not in `hashes` (sorted, unique)."""
+    def outside(self, before_ms: int, hashes: NDArray[np.uint64], is_meant: Meant, *, at_most: int) -> list[str]:
+        """Return paths (at most `at_most`) of folders that `is_meant` that snapshots committed before `before_ms` reach,
+        and whose location hash is not in `hashes` (sorted, unique)."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class IndexFiles:
     def visit(self, each: Callable[[pa.Array], None]) -> None:
         _visit(self.view, each)
 
-    def outside(self, before_ms: int, hashes: NDArray[np.uint64], *, at_most: int) -> list[str]:
+    def outside(self, before_ms: int, hashes: NDArray[np.uint64], is_meant: Meant, *, at_most: int) -> list[str]:
         before = [each.snapshot_id for each in self.metadata.snapshots if each.timestamp_ms < before_ms]
-        return outside(self.view, before, hashes, at_most=at_most)
+        return outside(self.view, before, hashes, is_meant, at_most=at_most)
 
 
 @query

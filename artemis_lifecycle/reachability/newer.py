@@ -16,6 +16,7 @@ from artemis_lifecycle import format_versions
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.reachability.index.lookups import Meant
 from artemis_lifecycle.spark.java_errors import brief
 from artemis_lifecycle.spark.jvm import java_map, jvm_of
 from artemis_lifecycle.spark.runner import Rows, Runner, Spark
@@ -43,7 +44,7 @@ class NewerFiles:
         for batch in self.rows.batches():
             each(batch.column("path"))
 
-    def outside(self, before_ms: int, hashes: NDArray[np.uint64], *, at_most: int) -> list[str]:
+    def outside(self, before_ms: int, hashes: NDArray[np.uint64], is_meant: Meant, *, at_most: int) -> list[str]:
         return []
 
 

@@ -319,7 +319,7 @@ class Stores:
             if self.checksum(destination) != self.checksum(source):
                 raise existing(destination)
             return
-        self.copy(source, destination)
+        self.copy(source, destination, overwrite=overwrite)
 
     def _transfer(
         self,

@@ -35,6 +35,7 @@ from artemis_lifecycle.metadata import types
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.metadata.unreadable import unreadable
 from artemis_lifecycle.reachability.index.files import DELETABLE
+from artemis_lifecycle.reachability.index.lookups import Meant
 from artemis_lifecycle.storage.location import LocationRules, among, distinct, hash_column
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
@@ -274,7 +275,7 @@ class PaimonFiles:
         for _, paths, _, _ in self.rows():
             each(paths)
 
-    def outside(self, before_ms: int, hashes: NDArray[np.uint64], *, at_most: int) -> list[str]:
+    def outside(self, before_ms: int, hashes: NDArray[np.uint64], is_meant: Meant, *, at_most: int) -> list[str]:
         # A writer's clock may be ahead, so that old documents seem young: these come last, but they come.
         old = [reach for reach in self.found if reach.document.committed_ms < before_ms]
         young = [reach for reach in self.found if reach.document.committed_ms >= before_ms]
@@ -282,7 +283,7 @@ class PaimonFiles:
         for reaches in (old, young):
             for _, paths, theirs, _ in PaimonFiles(self.metadata, self.reader, reaches).rows():
                 missing = paths.filter(pa.array(~among(hashes, theirs))).to_pylist()
-                found += missing[: at_most - len(found)]
+                found += [path for path in missing if is_meant(path.rpartition("/")[0])][: at_most - len(found)]
         return found
 
 

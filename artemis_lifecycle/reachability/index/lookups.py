@@ -6,8 +6,9 @@ proves "deletable", if the segments match their checksums and have as many rows 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -90,18 +91,26 @@ def _numbers_with(view: IndexView, location: str) -> Iterator[int]:
                 yield number
 
 
+Meant = Callable[[str], bool]
+"""Whether a folder is asked about."""
+
+
 @query
-def outside(view: IndexView, snapshot_ids: Sequence[int], hashes: NDArray[np.uint64], *, at_most: int) -> list[str]:
-    """Return paths of lists, manifests and entries that the given snapshots reach and whose location hash is not in
-    `hashes` (sorted, unique); at most `at_most`."""
+def outside(
+    view: IndexView, snapshot_ids: Sequence[int], hashes: NDArray[np.uint64], is_meant: Meant, *, at_most: int
+) -> list[str]:
+    """Return paths of lists, manifests and entries, of folders that `is_meant`, that the given snapshots reach and whose
+    location hash is not in `hashes` (sorted, unique); at most `at_most`."""
+    is_meant = cache(is_meant)
     state, chosen = view.state, view.chosen(snapshot_ids)
     listed = state.listed_by(chosen)
     ids = {int(each) for each in state.snapshot_ids[chosen]}
     lists = [each.manifest_list for each in view.metadata.snapshots if each.snapshot_id in ids and each.manifest_list]
     absent = ~among(hashes, hash_column(as_texts(lists), view.index.rules))
-    found = [lists[row] for row in np.flatnonzero(absent).tolist()]
+    open_lists = [lists[row] for row in np.flatnonzero(absent).tolist()]
     manifests = np.flatnonzero(listed)
-    found += [state.manifests.path(n) for n in manifests[~among(hashes, state.locations[manifests])].tolist()]
+    open_lists += [state.manifests.path(n) for n in manifests[~among(hashes, state.locations[manifests])].tolist()]
+    found = [path for path in open_lists if is_meant(path.rpartition("/")[0])]
     for segment in range(len(state.segments)):
         members = np.flatnonzero((state.segment_of == segment) & listed)
         if not len(members) or len(found) >= at_most:
@@ -115,7 +124,7 @@ def outside(view: IndexView, snapshot_ids: Sequence[int], hashes: NDArray[np.uin
         wanted = distinct(rows[open_rows])
         holding = members[np.isin(state.place_of[members], distinct(owners[open_rows]))]
         for _, entries in rows_of(view.index, state, holding):
-            found += _paths_with(entries, wanted, view)
+            found += [path for path in _paths_with(entries, wanted, view) if is_meant(path.rpartition("/")[0])]
             if len(found) >= at_most:
                 break
     return list(dict.fromkeys(found))[:at_most]

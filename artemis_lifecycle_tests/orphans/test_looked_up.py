@@ -1,0 +1,37 @@
+"""Files that a table has elsewhere do not use up what a scan looks for below its locations."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from artemis_lifecycle.errors import MissingFile
+from artemis_lifecycle.orphans.scan import LOOKED_UP
+from artemis_lifecycle_tests.deletion.world import World
+from artemis_lifecycle_tests.orphans.test_scan import _file_of_nobody
+
+
+@pytest.mark.parametrize("elsewhere", [0, LOOKED_UP], ids=["nothing-elsewhere", "files-elsewhere"])
+def test_a_scan_stops_where_a_reachable_file_is_not_in_the_store(world: World, elsewhere: int) -> None:
+    table = world.create(f"scan.elsewhere_{uuid.uuid4().hex[:6]}")
+    world.append(table, 1)
+    if elsewhere:
+        loaded, jvm = world.java(table), world.spark._jvm
+        change: Any = loaded.newAppend()
+        for number in range(elsewhere):
+            built = jvm.org.apache.iceberg.DataFiles.builder(loaded.spec())  # type: ignore[union-attr]
+            built = built.withPath(f"file:///imported/{number:05d}.parquet").withFormat("parquet")
+            change = change.appendFile(built.withFileSizeInBytes(10).withRecordCount(1).build())
+        change.commit()
+    right = world.place(table) / "data" / "00000-7-right.parquet"
+    wrong = _file_of_nobody(
+        world, table, "data/00000-7-right.parquet", recorded=f"file://{right}".replace("-7-", "-6-")
+    )
+    world.java(table).newAppend().appendFile(wrong).commit()
+    world.age_all(table)
+
+    with pytest.raises(MissingFile, match=r"00000-6-right\.parquet"):
+        # Without the error, the live file is an orphan.
+        world.scan(table, missing_files="error")
