@@ -25,7 +25,12 @@ from artemis_lifecycle.errors import (
     StalePlan,
     StorageError,
 )
-from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, refuse_encrypted, uncollected
+from artemis_lifecycle.metadata.table_metadata import (
+    parse_table_metadata,
+    read_table_metadata,
+    refuse_encrypted,
+    uncollected,
+)
 from artemis_lifecycle.metadata.types import CONTENT_KINDS, LogEntry, TableMetadata
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
@@ -469,17 +474,20 @@ def overtaken(plan: ExpirationPlan, current: TableMetadata) -> tuple[int, ...]:
     return tuple(snapshot for snapshot in plan.expired_snapshots if current.snapshot(snapshot) is None)
 
 
-def unarchived(stores: Stores, plan: ExpirationPlan, current: TableMetadata) -> TableMetadata | None:
-    """Return the base of an open plan, reduced to the snapshots that another tool has expired since; None if there are
-    none.
+def unarchived(
+    stores: Stores, plan: ExpirationPlan, current: TableMetadata, kept_base: str | None = None
+) -> TableMetadata | None:
+    """Return the base of a plan, or its copy `kept_base` in quarantine, reduced to the plan's snapshots that the table
+    no longer has; None if there are none.
 
-    What they reach must stay until the handoff has copied it, because no other metadata reaches it any more. A snapshot
-    whose manifest list is gone cannot be archived, and is omitted. Raises StalePlan if the base is gone.
+    What they reach must stay: an open plan's handoff has yet to copy it, or an undelete has brought it back. No other
+    metadata reaches it any more. A snapshot whose manifest list is gone cannot be archived, and is omitted. Raises
+    StalePlan if the base is gone.
     """
     wanted = set(overtaken(plan, current))
     if not wanted:
         return None
-    base = base_metadata(stores, plan)
+    base = base_metadata(stores, plan) if kept_base is None else read_table_metadata(stores, kept_base)
     snapshots = [snapshot for snapshot in base.snapshots if snapshot.snapshot_id in wanted]
     lists = {each.manifest_list for each in snapshots if each.manifest_list is not None}
     absent = {path for path, found in zip(lists, stores.heads(list(lists)), strict=True) if found is None}

@@ -214,9 +214,9 @@ class DeletionContext:
     archived: Callable[[str], Collection[int]] = lambda table_uuid: ()
     """Returns the snapshots in the cold tables of a table."""
 
-    overtaken: Callable[[PlanRecord, TableMetadata], TableMetadata | None] = lambda plan, metadata: None
-    """Returns what an open plan still has to archive but the table's metadata no longer has, because another tool
-    expired it."""
+    overtaken: Callable[[PlanRecord, TableMetadata, str | None], TableMetadata | None] = lambda *_: None
+    """Returns what a plan's snapshots need of which the table's metadata has none: an open plan still has to archive it
+    (another tool expired them), or an undelete has brought them back, with the plan's base in quarantine."""
 
     @property
     def records(self) -> Stores:

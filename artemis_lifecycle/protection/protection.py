@@ -32,6 +32,7 @@ from artemis_lifecycle.metadata import types
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.holds import Heartbeat, Hold
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
+from artemis_lifecycle.operations.quarantines import QuarantineRecord
 from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.protection.context import Deletion, DeletionContext, ReachingTable
 from artemis_lifecycle.protection.future import DELTA_LOG, ahead_of, claims, possible_roots, unsettled
@@ -218,7 +219,7 @@ class Protection:
         self._ahead: list[tuple[str, ReachedFiles]] = []
         # By plans and metadata files of that time: files that wait for their handoff, and that no metadata reaches any
         # more.
-        self._unarchived: tuple[object, list[ReachedFiles]] | None = None
+        self._unarchived: tuple[object, list[tuple[str, ReachedFiles]]] | None = None
         self._former_roots: tuple[str, ...] = ()
         self._known_files: list[Known] | None = None
         # For considered files on this machine: their folders; and, row by row, the hashes of files that have other
@@ -307,7 +308,7 @@ class Protection:
         self._unarchived = None
         self._known_files = None
         self._folders = set()
-        reached = self._reached_files() + self._unarchived_files(self._open_plans())
+        reached = [*self._reached_files(), *(files for _, files in self._unarchived_files(self._open_plans()))]
         # An expiration has its files from the table's metadata, so their spelling is the table's; other files were
         # listed.
         links = self._deletion.kind not in ("expiration", "deep_archive")
@@ -523,8 +524,7 @@ class Protection:
             needed = {location for state in states for location in state.needed} | self._bases(plans)
             reached = [
                 *self._reached_files(),
-                *self._unarchived_files(plans),
-                *(files for _, files in (*self._attempts, *self._ahead)),
+                *(files for _, files in (*self._unarchived_files(plans), *self._attempts, *self._ahead)),
             ]
             self._known_files = [Known.reached_by(files, rules) for files in reached]
             self._known_files += [
@@ -537,7 +537,7 @@ class Protection:
         """Return the considered files that are in open plans, scans and undeletes of the tables here."""
         plans = self._open_plans()
         found = [(reason, self._named(location)) for reason, location in self._sealed_lists(plans)]
-        found += [(OPEN_PLAN, self._reached_by(files.reaches)) for files in self._unarchived_files(plans)]
+        found += [(reason, self._reached_by(files.reaches)) for reason, files in self._unarchived_files(plans)]
         for reason, files in (*self._attempts, *self._ahead):
             needed = metadata_files(files.metadata, self._context.rules)
             found.append((reason, self._reached_by(files.reaches)))
@@ -560,28 +560,39 @@ class Protection:
         # A dropped table's own plans end with its deletion.
         return [plan for plan in plans if plan.table_uuid != deletion.table_uuid]
 
-    def _unarchived_files(self, plans: list[PlanRecord]) -> list[ReachedFiles]:
-        """Return what open plans of the tables here still have to archive, but another tool expired."""
+    def _unarchived_files(self, plans: list[PlanRecord]) -> list[tuple[str, ReachedFiles]]:
+        """Return what open plans of the tables here still have to archive, but another tool expired; and all that the
+        snapshots of undeleted plans need, beyond the files that these plans had deleted."""
         context = self._context
-        plans = [plan for plan in plans if plan.status is PlanStatus.OPEN and plan.expired_snapshots]
+        wanted = [(OPEN_PLAN, plan, None) for plan in plans if plan.status is PlanStatus.OPEN]
+        wanted += [(UNDELETED, plan, record.metadata_location) for plan, record in self._undeleted_plans()]
         # Of a uuid with several names, what any of them lacks.
         now = [
-            (plan, state.metadata)
-            for plan in plans
+            (reason, plan, kept_base, state.metadata)
+            for reason, plan, kept_base in wanted
             for state in (self._own, *self._others.values())
-            if state.table_uuid == plan.table_uuid
+            if plan.expired_snapshots and state.table_uuid == plan.table_uuid
         ]
-        key = [(plan.plan_id, metadata and metadata.metadata_location) for plan, metadata in now]
+        key = [(plan.plan_id, metadata and metadata.metadata_location) for _, plan, _, metadata in now]
         if self._unarchived is None or self._unarchived[0] != key:
-            found: list[ReachedFiles] = []
-            for plan, metadata in now:
-                left = None if metadata is None else context.overtaken(plan, metadata)
+            found: list[tuple[str, ReachedFiles]] = []
+            for reason, plan, kept_base, metadata in now:
+                left = None if metadata is None else context.overtaken(plan, metadata, kept_base)
                 if left is not None:
                     # A separate index, because it has other snapshots of the same table.
                     root = f"{context.root}/unarchived"
-                    found.append(IndexFiles(indexed(context.spark, context.stores, left, context.rules, root)))
+                    index = indexed(context.spark, context.stores, left, context.rules, root)
+                    found.append((reason, IndexFiles(index)))
             self._unarchived = (key, found)
         return self._unarchived[1]
+
+    def _undeleted_plans(self) -> list[tuple[PlanRecord, QuarantineRecord]]:
+        operations = self._context.operations
+        records = [each for table_uuid in self._uuids for each in operations.quarantines.undeleted(table_uuid)]
+        if not records or self._context.cold is not None:
+            return []
+        plans = {plan.plan_id: plan for table_uuid in self._uuids for plan in operations.plans.of_table(table_uuid)}
+        return [(plans[each.job_id], each) for each in records if each.job_id in plans]
 
     def _bases(self, plans: list[PlanRecord]) -> set[str]:
         """Return the base metadata files of plans: a handoff still reads them, and they show what a plan was based

@@ -34,7 +34,7 @@ class ReachedFiles(Protocol):
         """Call `each` with the paths of all reached files, array by array; a path may come more than once."""
 
     def outside(self, before_ms: int, hashes: NDArray[np.uint64], is_meant: Meant, *, at_most: int) -> list[str]:
-        """Return paths (at most `at_most`) of folders that `is_meant` that snapshots committed before `before_ms` reach,
+        """Return paths (at most `at_most`) that snapshots committed before `before_ms` reach, of folders `is_meant`,
         and whose location hash is not in `hashes` (sorted, unique)."""
 
 

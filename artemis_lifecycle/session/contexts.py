@@ -236,10 +236,11 @@ def deletion_context(resources: Resources, table: str, dropped: Absence | None =
         reserved=tuple(tier.rstrip("/") for tier in tiers if tier is not None),
         roots=live.places,
         archived=partial(_archived, resources),
-        overtaken=lambda plan, metadata: unarchived(
+        overtaken=lambda plan, metadata, kept_base: unarchived(
             resources.live_stores,
             load_plan(resources.start_spark, resources.live_stores, resources.operations, plan.plan_id),
             metadata,
+            kept_base,
         ),
         dropped=dropped,
     )

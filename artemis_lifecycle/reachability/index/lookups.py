@@ -99,7 +99,7 @@ Meant = Callable[[str], bool]
 def outside(
     view: IndexView, snapshot_ids: Sequence[int], hashes: NDArray[np.uint64], is_meant: Meant, *, at_most: int
 ) -> list[str]:
-    """Return paths of lists, manifests and entries, of folders that `is_meant`, that the given snapshots reach and whose
+    """Return paths of lists, manifests and entries, of folders `is_meant`, that the given snapshots reach and whose
     location hash is not in `hashes` (sorted, unique); at most `at_most`."""
     is_meant = cache(is_meant)
     state, chosen = view.state, view.chosen(snapshot_ids)
