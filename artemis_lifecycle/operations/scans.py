@@ -25,7 +25,7 @@ class ScanState(StrEnum):
     DELETING = "deleting"
     DONE = "done"
     CLOSED = "closed"
-    """Of a dropped table that was registered again."""
+    """By a person; or of a dropped table that was registered again."""
 
 
 ENDED = (ScanState.DONE, ScanState.CLOSED)
@@ -141,6 +141,18 @@ class Scans(db.Part):
         """Close the scans of a dropped table that are not deleted yet: none of them can be approved or deleted."""
         mine = (scans.c.table_uuid == table_uuid, scans.c.kind == "dropped", scans.c.state.not_in(ENDED))
         db.write(self.engine, "scans.close_dropped", sa.update(scans).where(*mine).values(state=ScanState.CLOSED))
+
+    def close(self, scan_id: str, who: str, why: str) -> ScanRecord:
+        """End a scan that is not deleted yet, or only in part. Closing a closed one changes nothing. Raises
+        PlanStateError for one that is done; NoSuchPlan."""
+        mine, decision = (
+            (scans.c.scan_id == scan_id, scans.c.state.not_in(ENDED)),
+            NewDecision("close", scan_id, who, why),
+        )
+        ended = change(self.engine, "scans.close", ScanRecord, *mine, decision=decision, state=ScanState.CLOSED)
+        if ended is None and (known := self.get(scan_id)).state is not ScanState.CLOSED:
+            raise _refusal(known, "cannot be closed", (ScanState.OPEN, ScanState.DELETING))
+        return ended or known
 
     def approve(self, scan_id: str, who: str, why: str) -> ScanRecord:
         """Allow the deletion of a scan above its table's guards. The first approval counts; later ones are only added

@@ -29,7 +29,7 @@ from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import UNCOMMITTED, Approval, PlanRecord, PlanStatus
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
-from artemis_lifecycle.operations.scans import ScanRecord
+from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.orphans.scan import OrphanScanResult, job_of
 from artemis_lifecycle.orphans.scan import delete_orphans as delete_scan
 from artemis_lifecycle.protection.absence import Absence, dropped_folder
@@ -196,19 +196,21 @@ class Deletion:
 
     def close_plan(
         self, plan: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str
-    ) -> PlanRecord | QuarantineRecord:
-        """End a plan permanently. Orphan scans then take over the files that a committed plan had not deleted yet, and
-        the files that an `undelete` of it (or of an orphan scan) had restored."""
+    ) -> PlanRecord | ScanRecord | QuarantineRecord:
+        """End a plan or scan permanently. Orphan scans then take over the files that a committed plan had not deleted
+        yet, and the files that an `undelete` of it (or of an orphan scan) had restored."""
         plan_id = plan if isinstance(plan, str) else id_of(plan)
         undeleted = self.resources.operations.quarantines.find(plan_id)
         if undeleted is not None and undeleted.undeleted_at is not None:
             # Closing a closed undelete changes nothing, as for a plan.
             closed = undeleted.closed_at is not None
             return undeleted if closed else self.resources.operations.quarantines.close(plan_id, who, why)
-        record = self.resources.operations.plans.get(plan_id)
-        # A commit that is under way ends first.
-        with table_lock(self.resources.operations.engine, record.table_uuid, table=record.table):
-            record = self.resources.operations.plans.close(plan_id, who, why)
+        operations = self.resources.operations
+        kind = operations.scans if plan_id.startswith("scan-") else operations.plans
+        record = kind.get(plan_id)
+        # A commit or batch that is under way ends first.
+        with table_lock(operations.engine, record.table_uuid, table=record.table):
+            record = kind.close(plan_id, who, why)
         # The retention of its quarantined files starts now.
         self.resources.operations.quarantines.finish(plan_id)
         return record
@@ -265,7 +267,7 @@ class Deletion:
             # The first look stands since before the commit was recorded, but for plans of earlier releases.
             job = replace(job, files_location=first_look(resources.live_stores, plan.files_location))
             report = self._delete(
-                job, step.lease, plan.base_metadata_location, pause=lambda: step.pause() or self._closed(plan.plan_id)
+                job, step.lease, plan.base_metadata_location, pause=lambda: step.pause() or self.closed(plan.plan_id)
             )
             if report.failed == 0 and report.pending == 0:
                 if job.files:
@@ -299,8 +301,12 @@ class Deletion:
             resources.operations.publications.deletion(resources.config.catalogs.results, job.job_id)
         return report
 
-    def _closed(self, plan_id: str) -> str | None:
-        record = self.resources.operations.plans.get(plan_id)
+    def closed(self, job_id: str) -> str | None:
+        """Return who closed a plan or scan, as a reason to stop; None if it is open. Raises NoSuchPlan."""
+        if job_id.startswith("scan-"):
+            is_closed = self.resources.operations.scans.get(job_id).state is ScanState.CLOSED
+            return "the scan was closed" if is_closed else None
+        record = self.resources.operations.plans.get(job_id)
         return f"the plan was closed by {record.closed_by}" if record.status is PlanStatus.CLOSED else None
 
     def context(self, job: DeletionJob, dropped: Absence | None = None) -> DeletionContext:
@@ -357,7 +363,7 @@ class Deletion:
             results_catalog=self.resources.config.catalogs.results,
             settings=self.settings(record.table),
             dry_run=dry_run,
-            pause=pause,
+            pause=lambda: pause() or self.closed(record.scan_id),
         )
 
     def settings(self, table: str, metadata_location: str | None = None) -> DeletionSettings:

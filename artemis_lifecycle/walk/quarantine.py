@@ -26,7 +26,6 @@ from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.operations.journal import JobRecord
 from artemis_lifecycle.operations.known_tables import KnownTable
 from artemis_lifecycle.operations.locks import table_lock
-from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
 from artemis_lifecycle.operations.tables import require_said
 from artemis_lifecycle.orphans.scan import OrphanScanResult
@@ -167,11 +166,10 @@ class Quarantine:
         job = self.resources.operations.journal.job(job_id)
         if job is not None and job.finished_at is not None:
             return
-        do = f"let it finish: artemis delete-orphans {job_id}; then undelete"
         with suppress(NoSuchPlan):
-            if self.resources.operations.plans.get(job_id).status is PlanStatus.CLOSED:
+            if self.deletion.closed(job_id):
                 return
-            do = f"let it finish, or close it: artemis close {job_id}; then undelete"
+        do = f"let it finish, or close it: artemis close {job_id}; then undelete"
         raise PlanStateError(f"{job_id} is still being deleted", table=table, untouched="all files", hint=do)
 
     def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
