@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from shlex import quote
 from urllib.parse import unquote
 
-from artemis_lifecycle.errors import MissingFile, StaleMetadata, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import LifecycleError, MissingFile, StaleMetadata, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import Described, described, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.known_tables import TableLocations
@@ -138,7 +138,8 @@ def evidence(
 ) -> Evidence:
     """Read the relevant unreferenced metadata files among `paths`. In the table's own metadata folders, and in folders
     whose newest file belongs to the table (it may have moved in between), these are all files whose version is not
-    older than the metadata log. In every other folder, it is the newest file. Files that are not JSON are ignored.
+    older than the metadata log. In every other folder, it is the newest file. Files that are not JSON are ignored; one
+    that the store does not give may say anything, and raises StorageError or UnreadableMetadata.
 
     `known` has the pointers that steps saw, and the swaps that they attempted (None for a dropped table).
     """
@@ -161,7 +162,8 @@ def evidence(
     def read(path: str) -> TableMetadata | None:
         try:
             return read_table_metadata(stores, path)
-        except (UnreadableMetadata, MissingFile):
+        except (UnreadableMetadata, MissingFile) as error:
+            _raise_refusal(error)
             with suppress(UnreadableMetadata, MissingFile):
                 # Of a newer format, or of a later draft, only whose it is counts.
                 unknown[path] = described(stores, path).table_uuid
@@ -174,7 +176,7 @@ def evidence(
     newest = {folder: max(files, key=lambda path: (version_of(path) or 0, path)) for folder, files in elsewhere.items()}
     found = read_all(list(newest.values()))
     others = _others(stores, paths, metadata.table_uuid)
-    foreign = list(_folders(others, rules))
+    foreign = list(_claimed(others, rules))
     for folder, path in newest.items():
         if path in found and found[path].table_uuid != metadata.table_uuid:
             foreign.append(parent(folder) if folder.endswith("/metadata") else folder)
@@ -216,20 +218,39 @@ def evidence(
         if stranger is not None:
             strangers.append(stranger)
         else:
-            place = parent(folder) if folder.endswith("/metadata") else folder
-            foreign += (folder, place, *(normalize(each, rules) for each in what.locations))
+            foreign += _places(path, what, rules)
     return Evidence(tuple(newer), tuple(attempts), tuple(foreign), tuple(strangers))
 
 
 def somebodys(stores: Stores, paths: Sequence[str], rules: LocationRules, table_uuid: str) -> tuple[str, ...]:
     """Return the folders of those metadata files that are not a table's: nothing says which other files there belong to
     the same view, function or unknown object. Files that are not JSON are ignored."""
-    return tuple(_folders(_others(stores, paths, table_uuid), rules))
+    return tuple(_claimed(_others(stores, paths, table_uuid), rules))
 
 
-def _folders(others: Mapping[str, Described], rules: LocationRules) -> list[str]:
-    found = (path for path, other in others.items() if other.locations and not other.is_table)
-    return list(dict.fromkeys(parent(normalize(path, rules)) for path in found))
+def _claimed(others: Mapping[str, Described], rules: LocationRules) -> list[str]:
+    """Return the folders of objects that are no tables, and the places of tables without a uuid, as version 1 has
+    them: by what follows what, nothing tells which of their files is the newest."""
+    found = dict[str, None]()
+    for path, other in others.items():
+        if other.is_table and other.table_uuid is None:
+            found |= dict.fromkeys(_places(path, other, rules))
+        elif other.locations and not other.is_table:
+            found[parent(normalize(path, rules))] = None
+    return list(found)
+
+
+def _places(path: str, what: Described, rules: LocationRules) -> list[str]:
+    folder = parent(normalize(path, rules))
+    place = parent(folder) if folder.endswith("/metadata") else folder
+    return [folder, place, *(normalize(each, rules) for each in what.locations)]
+
+
+def _raise_refusal(error: LifecycleError) -> None:
+    """Raise the error again if the store did not give the file, for another reason than that it is gone."""
+    why = error if isinstance(error, StorageError) else error.__cause__
+    if isinstance(why, StorageError) and not isinstance(why, MissingFile):
+        raise error
 
 
 def _others(stores: Stores, paths: Sequence[str], table_uuid: str) -> dict[str, Described]:
@@ -242,7 +263,8 @@ def _others(stores: Stores, paths: Sequence[str], table_uuid: str) -> dict[str, 
             if ours.search(stores.read_range(path, 0, _BEGINNING)):
                 return None
             found = described(stores, path)
-        except (UnreadableMetadata, StorageError):
+        except (UnreadableMetadata, StorageError) as error:
+            _raise_refusal(error)
             return None
         return None if found.table_uuid == table_uuid else found
 

@@ -308,7 +308,8 @@ class Protection:
         self._unarchived = None
         self._known_files = None
         self._folders = set()
-        reached = [*self._reached_files(), *(files for _, files in self._unarchived_files(self._open_plans()))]
+        others = (*self._unarchived_files(self._open_plans()), *self._attempts, *self._ahead)
+        reached = [*self._reached_files(), *(files for _, files in others)]
         # An expiration has its files from the table's metadata, so their spelling is the table's; other files were
         # listed.
         links = self._deletion.kind not in ("expiration", "deep_archive")
@@ -541,7 +542,7 @@ class Protection:
         for reason, files in (*self._attempts, *self._ahead):
             needed = metadata_files(files.metadata, self._context.rules)
             found.append((reason, self._reached_by(files.reaches)))
-            found.append((reason, hash_texts(needed, self._context.rules)))
+            found.append((reason, hash_texts(needed, self._context.rules, self._names_in_folders)))
         return [*found, (OPEN_PLAN, hash_texts(self._bases(plans), self._context.rules, self._names_in_folders))]
 
     @property

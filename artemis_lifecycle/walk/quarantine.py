@@ -31,7 +31,7 @@ from artemis_lifecycle.operations.tables import require_said
 from artemis_lifecycle.orphans.scan import OrphanScanResult
 from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.protection.context import Asking
-from artemis_lifecycle.protection.protection import ATTEMPT, COPY_MISSING, Considered, Protection
+from artemis_lifecycle.protection.protection import ATTEMPT, COPY_MISSING, UNREAD_READER, Considered, Protection
 from artemis_lifecycle.protection.table_state import CURRENT_METADATA, REACHABLE
 from artemis_lifecycle.session.contexts import deletion_context
 from artemis_lifecycle.session.resources import Resources
@@ -71,7 +71,7 @@ class FormerPaths:
             return {}
         reasons = self.protection.kept(pa.table({"path": pa.array(former, pa.string())}), self._considered)
         there = self.stores.heads(former)
-        missed = (REACHABLE, CURRENT_METADATA, ATTEMPT)
+        missed = (REACHABLE, CURRENT_METADATA, ATTEMPT, UNREAD_READER)
         return {
             asked[row]: why
             for row, why in reasons.items()
@@ -169,7 +169,8 @@ class Quarantine:
         with suppress(NoSuchPlan):
             if self.deletion.closed(job_id):
                 return
-        do = f"let it finish, or close it: artemis close {job_id}; then undelete"
+        ending = f": artemis delete-orphans {job_id};" if job_id.startswith("scan-") else ","
+        do = f"let it finish{ending} or close it: artemis close {job_id}; then undelete"
         raise PlanStateError(f"{job_id} is still being deleted", table=table, untouched="all files", hint=do)
 
     def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
