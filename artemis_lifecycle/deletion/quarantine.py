@@ -36,7 +36,7 @@ from artemis_lifecycle.spark.runner import Spark
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
-from artemis_lifecycle.storage.types import FileStatuses
+from artemis_lifecycle.storage.types import FileStatuses, StoredFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -250,14 +250,23 @@ def purge(
     take: Callable[[int], object] = lambda files: None,
     check: Callable[[], None] = lambda: None,
 ) -> Purged:
-    """Delete the files in the job's quarantine folder, and nothing outside it. A second call does the rest.
+    """Delete the files in the job's quarantine folder, and nothing outside it; what describes them goes last. A second
+    call does the rest.
 
     `kept` returns which of some files (column path) must stay, and why: a table may reference a file in this folder. It
     is called under `lock`, and the files are deleted under the same lock. Raises OperationsUnavailable when the lock is
     lost, before it deletes more files.
     """
     deleted = failed = stayed = size = 0
-    for piece in _pieces(stores.list(record.folder)):
+    moved = f"{record.folder}/files/"
+
+    def pieces() -> Iterator[list[StoredFile]]:
+        yield from _pieces(stores.list(moved))
+        if not failed and not stayed:
+            # An undelete of what is left needs these.
+            yield from _pieces(each for each in stores.list(record.folder) if not each.path.startswith(moved))
+
+    for piece in pieces():
         check()
         take(0 if dry_run else len(piece))
         with lock() as held:

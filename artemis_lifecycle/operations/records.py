@@ -122,7 +122,7 @@ class Records(db.Part):
         """Return which of these folder names a plan, scan or listing has its frames in."""
         table = {"plans": plans, "scans": scans, "listings": listings}[kind]
         place = table.c.files_location
-        folder = sa.func.substring(place, r"([^/]+)(?:/files)?$")
+        folder = sa.func.substring(place, r"([^/]+)(?:/files|/once)?$")
         query = sa.select(folder).where(folder.in_(list(folders)))
         return {str(each) for each in db.scalars(self.engine, query)}
 

@@ -21,7 +21,7 @@ from artemis_lifecycle.deletion.quarantine import (
     put_back,
     quarantine_folder,
 )
-from artemis_lifecycle.errors import NoSuchPlan, PlanStateError, Refused, UnreadableMetadata
+from artemis_lifecycle.errors import NoSuchPlan, PlanStateError, Refused, StorageError, UnreadableMetadata
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.operations.journal import JobRecord
 from artemis_lifecycle.operations.known_tables import KnownTable
@@ -197,6 +197,14 @@ class Quarantine:
                 if waiting and record.purging_at is None:
                     done.append(Purged(record.job_id, record.table, 0, 0, 0, dry_run, len(waiting)))
                     continue
+                if record.purging_at is None and not any(self.resources.live_stores.list(record.folder)):
+                    raise StorageError(
+                        f"Nothing is where {record.job_id} was put into quarantine, not even its record",
+                        table=record.table,
+                        path=record.folder,
+                        untouched="all files",
+                        hint="mount its disk; if somebody deleted the folder, put any file there, and run this again",
+                    )
                 if not dry_run:
                     record = self.resources.operations.quarantines.purge(record.job_id)
                 purged = purge(
