@@ -199,6 +199,11 @@ class Plans(db.Part):
         found = db.one(self.engine, PlanRecord, plans.c.plan_id == plan_id)
         return db.required(found, f"No plan {plan_id} is stored", "list plans with: artemis plans TABLE")
 
+    def sealed_at(self, plan_id: str) -> datetime:
+        """Return when the plan was stored, by the Postgres clock."""
+        found: datetime = db.scalars(self.engine, sa.select(plans.c.sealed_at).where(plans.c.plan_id == plan_id))[0]
+        return found
+
     def of_table(self, table_uuid: str, statuses: Collection[PlanStatus] = ()) -> tuple[PlanRecord, ...]:
         """Newest first; every status if none is given."""
         of_status = (plans.c.status.in_(statuses),) if statuses else ()

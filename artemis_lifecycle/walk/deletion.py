@@ -40,6 +40,7 @@ from artemis_lifecycle.session.contexts import cold_copies, deletion_context, re
 from artemis_lifecycle.session.resources import Folder, Resources
 from artemis_lifecycle.session.steps import Steps
 from artemis_lifecycle.storage.frames import frame_batches
+from artemis_lifecycle.storage.instants import microseconds
 from artemis_lifecycle.storage.location import parent
 from artemis_lifecycle.storage.pace import requests_per_second
 from artemis_lifecycle.walk.expiration import Expiration
@@ -384,13 +385,16 @@ class Deletion:
 
 def sealed_at(resources: Resources, plan: ExpirationPlan) -> int | None:
     """Return when the plan was sealed, in microseconds, by the clock that sets the times of the table's files. Where
-    plans are kept by another clock, the base metadata file stands for it: it is newer than all files of the plan."""
+    plans are kept by another clock, the base metadata file stands for it: it is newer than all files of the plan. Where
+    they were copied since, the description of the plan is younger than it was; Postgres knows better, to a difference
+    of clocks."""
     stores, described, base = resources.live_stores, description_of(plan), plan.base_metadata_location
     clocks = {Folder(parent(path), stores).clock for path in (described, base)}
     if len(clocks) > 1 and (found := stores.head(base)) is not None:
         return found.identity.modified + 1
     found = stores.head(described)
-    return None if found is None else found.identity.modified
+    at_most = resources.operations.plans.sealed_at(plan.plan_id) + resources.config.clocks.max_difference
+    return None if found is None else min(found.identity.modified, microseconds(at_most))
 
 
 def deletion_counts(report: DeletionReport) -> dict[str, int]:
