@@ -37,7 +37,7 @@ from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.cold_tier.presence import PlannedCopies
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.deletion.worker import DeletionSettings
-from artemis_lifecycle.errors import LifecycleError, UnreadableMetadata
+from artemis_lifecycle.errors import LifecycleError, StorageError, UnreadableMetadata
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import Clock
@@ -87,6 +87,7 @@ class Stage:
     fixture: Callable[[str], Any]
     stack: ExitStack
     others: list[Path] = field(default_factory=list)
+    lifecycle: Lifecycle = field(init=False)
 
     def open(self, defaults: dict[str, Any] = ONE_TIER, **sections: Any) -> Lifecycle:
         return self.opened(self.make_config(defaults=defaults, **sections))
@@ -484,6 +485,61 @@ def a_table_that_no_catalog_knows_lies_inside(stage: Stage) -> None:
     last = forget(lifecycle, "stranger")
     sweep(lifecycle)
     register(lifecycle, last)
+
+
+def a_table_without_a_uuid_lies_inside(stage: Stage) -> None:
+    """Version 1 may have none."""
+    place = _stranger_inside(stage, "'format-version'='1'")
+    for path in (place / "metadata").glob("*.metadata.json"):
+        node = json.loads(path.read_text())
+        del node["table-uuid"]
+        path.write_text(json.dumps(node))
+        (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
+    sweep(stage.lifecycle)
+
+
+def a_table_whose_metadata_the_store_refuses_lies_inside(stage: Stage) -> None:
+    place = _stranger_inside(stage)
+    for name in ("read", "read_range"):
+        stage.patch.setattr(Stores, name, _refusing(getattr(Stores, name), place))
+    with REFUSED:
+        sweep(stage.lifecycle)
+
+
+def _refusing(read: Callable[..., bytes], place: Path) -> Callable[..., bytes]:
+    def refused(self: Stores, path: str, *more: Any) -> bytes:
+        if path.endswith(".metadata.json") and on_disk(path).is_relative_to(place):
+            raise StorageError("403", path=path, hint="ask its owner")
+        return read(self, path, *more)
+
+    return refused
+
+
+def _stranger_inside(stage: Stage, properties: str = "") -> Path:
+    """A table inside that no catalog has."""
+    lifecycle = stage.lifecycle = stage.open()
+    create(lifecycle)
+    append(lifecycle)
+    stranger = place(lifecycle) / "data" / "stranger"
+    create(lifecycle, "db.stranger", location=stranger, properties=properties)
+    append(lifecycle, "db.stranger")
+    forget(lifecycle, "stranger")
+    stage.others += (stranger / "data").glob("*.parquet")
+    return stranger
+
+
+def what_an_undeleted_snapshot_shares_expires(stage: Stage) -> None:
+    aside = {"root": f"file://{stage.fixture('tmp_path')}/aside"}
+    lifecycle = stage.open({**ONE_TIER, "deletion": {"grace": "0s", "mode": "quarantine"}}, quarantine=aside)
+    create(lifecycle)
+    stage.others.append(on_disk(str(append(lifecycle).location())))
+    append(lifecycle)
+    plan = lifecycle.plan_expiration(T)
+    lifecycle.commit_expiration(plan)
+    lifecycle.delete_files(plan)
+    lifecycle.undelete(plan, who="ann", why="an auditor reads it")
+    overwrite(lifecycle)
+    lifecycle.expire(T)
 
 
 def a_second_name_reads_what_the_first_expires(stage: Stage) -> None:
@@ -1686,6 +1742,24 @@ GUARDS = (
         "unknown tables of a newer format version",
         taken(("orphans.scan", "evidence", _only_their_metadata_stays)),
         an_unknown_table_of_a_newer_version_lies_inside,
+        is_seen_by_the_guardian=False,
+    ),
+    Guard(
+        "tables without a uuid",
+        taken(("protection.future", "_places", none)),
+        a_table_without_a_uuid_lies_inside,
+        is_seen_by_the_guardian=False,
+    ),
+    Guard(
+        "metadata that the store refuses",
+        taken(("protection.future", "_raise_refusal", nothing)),
+        a_table_whose_metadata_the_store_refuses_lies_inside,
+        is_seen_by_the_guardian=False,
+    ),
+    Guard(
+        "what an undelete's snapshots need",
+        taken((Protection, "_undeleted_plans", none)),
+        what_an_undeleted_snapshot_shares_expires,
         is_seen_by_the_guardian=False,
     ),
     Guard(
