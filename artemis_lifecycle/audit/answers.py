@@ -99,16 +99,25 @@ class Ingests:
         return Trace((), ())
 
     def of_path(self, path: str) -> Trace:
-        """Trace one data file; without files, no tier has it."""
+        """Trace the newest data file that was written to a path; without files, no tier has it."""
         for tier in self._tiers:
             view = tier.index()
             rules = view.index.rules
-            for location in (normalize(each, rules) for each in tier.paths(path)):
-                for listed in manifests_with(view, location):
-                    for each in self._entries(tier, listed):
-                        if each.status != EntryStatus.DELETED and normalize(each.path, rules) == location:
-                            return self._traced([(tier, each)], exact=True)
+            found = [
+                each
+                for location in (normalize(each, rules) for each in tier.paths(path))
+                for listed in manifests_with(view, location)
+                for each in self._entries(tier, listed)
+                if each.status != EntryStatus.DELETED and normalize(each.path, rules) == location
+            ]
+            if found:
+                return self._traced([(tier, max(found, key=self._age))], exact=True)
         return Trace((), ())
+
+    def _age(self, entry: _Entry) -> tuple[int, int]:
+        """Return a key that is higher for newer files; the lowest if no tier has the snapshot that added it."""
+        by = self._find(entry.added_by)
+        return (-1, 0) if by is None else (by[1].sequence_number, by[1].timestamp_ms)
 
     def of_snapshot(self, snapshot_id: int) -> Trace:
         """Return the files that the snapshot added."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -24,13 +25,14 @@ from artemis_lifecycle.cold_tier.cold_split import CLOSED_TABLES
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.evolution import SCHEMAS, same_ids
 from artemis_lifecycle.cold_tier.reads import current_entry
-from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot, NoSuchTable
+from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot, NoSuchTable, UnreadableMetadata
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.expiration.curve import retention_curve as curve_of
 from artemis_lifecycle.expiration.history_index import (
     CurrentSnapshot,
     HistoryIndex,
     Log,
+    RecentEntry,
     Recorded,
     extend_history,
     history_folders,
@@ -208,18 +210,40 @@ class Past:
     def own_cold_tables(self, table: str, table_uuid: str) -> ColdTables | None:
         """Return `cold_tables`; None if the table-uuid has two names, and the archive belongs to the other one."""
         tables = cold_tables(self.resources, table_uuid)
-        of = None if tables is None else tables.newest.metadata.properties.get(ARCHIVE_OF)
-        return None if self.other_name(table, table_uuid, of) is not None else tables
-
-    def other_name(self, table: str, table_uuid: str, recorded_as: str | None) -> str | None:
-        """Return the other name of the table-uuid to which a record belongs, if the live catalog still has it."""
-        if recorded_as is None or recorded_as == table:
+        if tables is None:
             return None
-        try:
-            found = self.steps.table_state(recorded_as)
-        except (NoSuchTable, BadInput):
-            return None  # It was renamed.
-        return recorded_as if found.metadata.table_uuid == table_uuid else None
+        cold = tables.newest.metadata
+        other = self.other_name(table, table_uuid, cold.properties.get(ARCHIVE_OF), lambda: line_of(cold))
+        return None if other is not None else tables
+
+    def other_name(
+        self, table: str, table_uuid: str, recorded_as: str | None, recorded: Callable[[], Line | None]
+    ) -> str | None:
+        """Return the other name of the table-uuid to which a record belongs, if the live catalog still has it: the name
+        of the only line that surely contains what was recorded; if several or none do, the one that was recorded."""
+        if recorded_as is None:
+            return None
+        known, catalogs = self.resources.unchecked_operations.known_tables, self.resources.catalogs.names
+        there = (each for each in known.of_uuid(table_uuid) if each.missing_since is None and each.catalog in catalogs)
+        names = {each.table for each in there}
+        lines: dict[str, Line] = {}
+        for name in sorted({recorded_as, *names} - {table}):
+            try:
+                found = self.steps.table_state(name).metadata
+            except (NoSuchTable, BadInput):
+                continue  # It was renamed.
+            except UnreadableMetadata:
+                if name in names:
+                    raise
+                continue  # Another table has the name by now.
+            if found.table_uuid == table_uuid:
+                lines[name] = Line.of(found)
+        line = recorded() if lines else None
+        if line is not None:
+            both = lines | {table: Line.of(self.steps.table_state(table).metadata)}
+            having = [name for name, each in both.items() if each.surely_follows(line)]
+            recorded_as = having[0] if len(having) == 1 else recorded_as
+        return recorded_as if recorded_as in lines else None
 
     def _left_ms(self, table_uuid: str) -> int:
         return self.resources.unchecked_operations.table_locations.left_ms(table_uuid)
@@ -249,8 +273,11 @@ class Past:
         """Return where the table's history is, and its index. Of two names with one uuid, each has its own."""
         folder, beside = history_folders(self.resources.root, table, table_uuid)
         index = read_history(self.resources.live_stores, folder)
-        recorded_as = None if index is None or index.recorded is None else index.recorded.table
-        if self.other_name(table, table_uuid, recorded_as) is None:
+        recorded = None if index is None else index.recorded
+        if index is None or recorded is None:
+            return folder, index
+        line = partial(_line, table_uuid, recorded, index.recent)
+        if self.other_name(table, table_uuid, recorded.table, line) is None:
             return folder, index
         return beside, read_history(self.resources.live_stores, beside)
 
@@ -285,6 +312,12 @@ def _own_log(metadata: TableMetadata) -> Log:
     return [(entry.timestamp_ms, entry.snapshot_id) for entry in metadata.snapshot_log]
 
 
+def _line(table_uuid: str, recorded: Recorded, recent: Sequence[RecentEntry]) -> Line:
+    """Return the line of metadata of which a history has a record."""
+    logged = {each.snapshot_id: each.since_ms for each in recent if each.snapshot_id > UNKNOWN_SNAPSHOT}
+    return Line(table_uuid, Marks(*recorded.marks), recorded.file, recorded.updated_ms, logged=logged)
+
+
 def _continued(metadata: TableMetadata, index: HistoryIndex, left_ms: int) -> Log:
     """Return the log from the end of the index on: its recent entries, continued by the table's own log."""
     recorded = index.recorded
@@ -292,9 +325,7 @@ def _continued(metadata: TableMetadata, index: HistoryIndex, left_ms: int) -> Lo
         return [entry for entry in _own_log(metadata) if entry[0] > index.until_ms]
     # An unknown snapshot has another id there.
     known = [(each.since_ms, max(each.snapshot_id, UNKNOWN_SNAPSHOT)) for each in index.recent]
-    marks, logged = Marks(*recorded.marks), {number: since for since, number in known if number != UNKNOWN_SNAPSHOT}
-    line = Line(metadata.table_uuid, marks, recorded.file, recorded.updated_ms, logged=logged)
-    reset = went_back(Line.of(metadata, left_ms), line)
+    reset = went_back(Line.of(metadata, left_ms), _line(metadata.table_uuid, recorded, index.recent))
     until = max(recorded.updated_ms, *(since for since, _ in known))
     former = {
         "snapshot-log": [{"timestamp-ms": since, "snapshot-id": snapshot_id} for since, snapshot_id in known],

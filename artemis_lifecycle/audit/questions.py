@@ -163,13 +163,18 @@ class Auditing:
         """Return all edges. The names of inputs are only read where no uuid says whose they are."""
         known = self.recording.read(LINEAGE_EDGES, EDGES.names, (Where("from_uuid", "not null"),))
         named = self.recording.read(LINEAGE_EDGES, _EDGE_COLUMNS, (Where("from_uuid", "null"),))
-        rest = self._resolved(pa.concat_tables([new.edges.select(_EDGE_COLUMNS), named]), new.names)
-        columns = [*EDGES.names, "from_table"]
-        known = known.append_column("from_table", pa.nulls(len(known), pa.string()))
-        return pa.concat_tables([known.select(columns), rest.select(columns)])
+        for column in ("from_catalog", "from_table"):
+            known = known.append_column(column, pa.nulls(len(known), pa.string()))
+        edges = pa.concat_tables([each.select(_EDGE_COLUMNS) for each in (new.edges, named, known)])
+        # Names change hands between the writer's look and the recording. A snapshot's id is of one table.
+        rows = self.ledger(["snapshot_id", "table_uuid"], new, [Where("snapshot_id", "not null")])
+        rows = rows.group_by("snapshot_id").aggregate([("table_uuid", "min"), ("table_uuid", "max")])
+        rows = rows.filter(pc.equal(rows["table_uuid_min"], rows["table_uuid_max"]))
+        owners = rows["table_uuid_min"].take(pc.index_in(edges["from_id"], value_set=rows["snapshot_id"]))
+        return self._resolved(_with_uuids(edges, pc.coalesce(owners, edges["from_uuid"])), new.names)
 
     def _resolved(self, edges: pa.Table, names: Mapping[str, str]) -> pa.Table:
-        """Give edges from tables of this catalog whose uuid was unknown when they were recorded the current one."""
+        """Give edges from tables of this catalog whose uuid is still unknown the one that the name has now."""
         open_rows = pc.and_(edges["from_uuid"].is_null(), edges["from_catalog"].is_null())
         wanted = pc.unique(edges["from_table"].filter(open_rows)).to_pylist()
         if not wanted:
@@ -181,9 +186,9 @@ class Auditing:
                 uuids[each] = known.get(each) or self.steps.table_uuid(each)
             except (NoSuchTable, BadInput, UnreadableMetadata, StorageError):
                 continue  # Still unknown.
-        found = pa.array([uuids.get(each) for each in edges["from_table"].to_pylist()], pa.string())
-        place = edges.schema.get_field_index("from_uuid")
-        return edges.set_column(place, "from_uuid", pc.if_else(open_rows, found, edges["from_uuid"]))
+        at = pc.index_in(edges["from_table"], value_set=pa.array(uuids, pa.string()))
+        found = pa.array(uuids.values(), pa.string()).take(at)
+        return _with_uuids(edges, pc.if_else(open_rows, found, edges["from_uuid"]))
 
     def ingested(
         self, table: str, partition: Mapping[str, object] | str | None = None, path: str | None = None
@@ -327,6 +332,12 @@ class Auditing:
     def _batch(self, table: str, metadata: TableMetadata) -> LedgerBatch:
         progress = self.resources.operations.ledger_progress.of_table(metadata.table_uuid)
         return self.recording.unrecorded_batch(table, metadata, progress)
+
+
+def _with_uuids(edges: pa.Table, uuids: pa.ChunkedArray) -> pa.Table:
+    """Give edges from tables of this catalog these uuids."""
+    own = pc.if_else(edges["from_catalog"].is_null(), uuids, edges["from_uuid"])
+    return edges.set_column(edges.schema.get_field_index("from_uuid"), "from_uuid", own)
 
 
 def _newest_ingest(rows: pa.Table) -> int | None:

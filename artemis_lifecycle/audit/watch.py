@@ -90,14 +90,11 @@ class LineageWatching:
     def _open(self, tables: Set[str]) -> Mapping[str, datetime]:
         watch = self.resources.operations.lineage_watch
         # A table that was dropped and made again has two, of which the newest is there.
-        now_there = {each.table: each for each in sorted(watch.tables().values(), key=lambda each: each.began_at)}
-        names = {now_there[name].table_uuid: name for name in now_there.keys() & tables if self._governs(name)}
-        found = dict[str, datetime]()
-        for each in watch.unmet():
-            if each.table_uuid in names:
-                # They are in the order in which they were found.
-                found[names[each.table_uuid]] = each.found_at
-        return found
+        now_there = {each.table: each.table_uuid for each in watch.tables()}
+        # They are in the order in which they were found.
+        latest = {each.table_uuid: each.found_at for each in watch.unmet()}
+        names = (name for name in now_there.keys() & tables if now_there[name] in latest and self._governs(name))
+        return {name: latest[now_there[name]] for name in names}
 
     def _watch(self, entries: Iterable[CatalogEntry], seconds: float) -> Watched:
         resources = self.resources
@@ -105,7 +102,7 @@ class LineageWatching:
         known, began_at = watch.tables(), watch.began_at()
         # Older snapshots were committed before anybody watched.
         began_ms = milliseconds(began_at or resources.clock.now())
-        seen = {(each.table, each.metadata_location) for each in known.values()}
+        seen = {(each.table, each.metadata_location) for each in known}
         until = time.monotonic() + seconds
         read, unmet, unreadable = list[str](), list[str](), dict[str, LifecycleError]()
         for entry in entries:
@@ -119,7 +116,7 @@ class LineageWatching:
             except LifecycleError as error:
                 unreadable[table] = error
                 continue
-            found = self._unmet(table, metadata, known.get(metadata.table_uuid), began_ms)
+            found = self._unmet(table, metadata, _last_look(table, metadata, known), began_ms)
             watch.checked(
                 metadata.table_uuid,
                 table,
@@ -162,6 +159,14 @@ class LineageWatching:
         return found
 
 
+def _last_look(table: str, metadata: TableMetadata, known: Iterable[WatchedTable]) -> WatchedTable | None:
+    """Return what was last seen of this line of the table, under any name; else of its name."""
+    files = {metadata.metadata_location, *(each.metadata_file for each in metadata.metadata_log)}
+    seen = [each for each in known if each.table_uuid == metadata.table_uuid]
+    line = [each for each in seen if each.metadata_location in files] or [each for each in seen if each.table == table]
+    return max(line, key=lambda each: (each.last_sequence_number, each.last_snapshot_ms), default=None)
+
+
 def _new_snapshots(metadata: TableMetadata, known: WatchedTable | None, began_ms: int) -> Iterator[Snapshot]:
     for snapshot in metadata.snapshots:
         if known is None:
@@ -169,6 +174,8 @@ def _new_snapshots(metadata: TableMetadata, known: WatchedTable | None, began_ms
         elif metadata.format_version == 1:
             is_new = snapshot.timestamp_ms > known.last_snapshot_ms - _V1_SKEW_MS
         else:
+            # A catalog that was put back gives sequence numbers again.
             is_new = snapshot.sequence_number > known.last_sequence_number
+            is_new = is_new or snapshot.timestamp_ms > known.last_snapshot_ms
         if is_new:
             yield snapshot

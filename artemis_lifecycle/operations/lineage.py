@@ -18,10 +18,10 @@ from artemis_lifecycle.operations.decisions import NewDecision
 @dataclass(frozen=True)
 class WatchedTable:
     """A table whose snapshots are checked: the metadata file that was read last, its `last-sequence-number` and the
-    newest time of its snapshots. `began_at`: when it was first read."""
+    newest time of its snapshots. `began_at`: when a table of its name was first read. A uuid can have several names."""
 
-    table_uuid: db.Key
-    table: str
+    table_uuid: str
+    table: db.Key
     metadata_location: str
     last_sequence_number: int
     last_snapshot_ms: int
@@ -61,9 +61,9 @@ unmet_snapshots = db.table_of(
 
 
 class LineageWatch(db.Part):
-    def tables(self) -> dict[str, WatchedTable]:
-        """Return every watched table, by uuid."""
-        return {each.table_uuid: each for each in db.records(self.engine, WatchedTable)}
+    def tables(self) -> tuple[WatchedTable, ...]:
+        """Return every watched table, one for each name."""
+        return db.records(self.engine, WatchedTable)
 
     def began_at(self) -> datetime | None:
         """Return when the first table was read; None before that."""
@@ -84,7 +84,7 @@ class LineageWatch(db.Part):
         """Record that the table was checked up to this metadata file, and what was found. Known snapshots stay as they
         are, except one that was committed anew under its id: what a person acknowledged was another."""
         values = {
-            "table_name": table,
+            "table_uuid": table_uuid,
             "metadata_location": metadata_location,
             "last_sequence_number": last_sequence_number,
             "last_snapshot_ms": last_snapshot_ms,
@@ -103,8 +103,8 @@ class LineageWatch(db.Part):
                 )
             connection.execute(
                 upsert(watched_tables)
-                .values(table_uuid=table_uuid, **values)
-                .on_conflict_do_update(index_elements=["table_uuid"], set_=values)
+                .values(table_name=table, **values)
+                .on_conflict_do_update(constraint=watched_tables.primary_key, set_=values)
             )
 
     def unmet(self, table_uuid: str | None = None, *, acknowledged: bool = False) -> tuple[UnmetSnapshot, ...]:

@@ -22,6 +22,7 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.metadata.types import CatalogEntry
 from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.known_tables import KnownTable
+from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.quarantines import QuarantineState
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.operations.tables import require_said
@@ -216,11 +217,15 @@ class DroppedTables:
 
     def keep_dropped(self, table: str, *, who: str, why: str) -> DroppedTable:
         """Decide to keep the files of a dropped table (by name or uuid), also those in quarantine. Raises NoSuchTable,
-        PlanStateError."""
+        PlanStateError, Busy."""
         known = self.missing(table)
         require_said(known.table, who=who, why=why)
-        in_quarantine = self._is_in_quarantine(known)
-        return self._dropped(self.resources.operations.known_tables.keep(known, who, why, quarantined=in_quarantine))
+        operations = self.resources.operations
+        # What a batch deletes is deleted before the decision, and no batch after it.
+        with table_lock(operations.engine, known.table_uuid, table=known.table):
+            in_quarantine = self._is_in_quarantine(known)
+            kept = operations.known_tables.keep(known, who, why, quarantined=in_quarantine)
+        return self._dropped(kept)
 
     def unkeep_dropped(self, table: str, *, who: str | None = None) -> DroppedTable:
         """End a `keep_dropped`: the retention counts from when the table was missed. `who` (default: the account,

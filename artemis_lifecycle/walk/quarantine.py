@@ -176,7 +176,7 @@ class Quarantine:
     def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
         """Delete permanently what was in quarantine for longer than `quarantine.retain`, job by job. Restored files
         stay until the undelete is closed, and held files until the hold ends. A dry run reports what would be deleted.
-        Raises LeaseTaken, Busy, StorageError; Refused if a hold is placed between two batches."""
+        Raises LeaseTaken, Busy, StorageError; Refused if a hold or a `keep_dropped` comes between two batches."""
         state = self.dropped.state_even_if_dropped(table)
         bucket = TokenBucket(self.deletion.settings(state.name).requests_per_second)
         done: list[Purged] = []
@@ -210,7 +210,7 @@ class Quarantine:
                 purged = purge(
                     self.resources.live_stores,
                     record,
-                    kept=partial(self._kept, record, protection, considered, former),
+                    kept=partial(self._kept, state, record, protection, considered, former),
                     lock=nullcontext
                     if dry_run
                     else partial(table_lock, self.resources.operations.engine, record.table_uuid, table=record.table),
@@ -228,14 +228,16 @@ class Quarantine:
 
     def _kept(
         self,
+        state: TableState,
         record: QuarantineRecord,
         protection: Protection,
         considered: Considered,
         former: FormerPaths,
         files: pa.Table,
     ) -> dict[int, str]:
-        """Return which of these files must stay, and why. Raises PlanStateError if a person has restored them since the
-        purge began, which needs no lease where the table cannot be read."""
+        """Return which of these files must stay, and why. Raises Refused if a person keeps the dropped table, and
+        PlanStateError if one has restored them since the purge began: neither needs a lease."""
+        self._require_not_kept(state, record)
         if record.purging_at is not None and not self.resources.operations.quarantines.get(record.job_id).purging_at:
             raise PlanStateError(
                 f"A person has restored the files of {record.job_id} since its purge began",
@@ -290,14 +292,13 @@ class Quarantine:
 
     def _require_not_kept(self, state: TableState, record: QuarantineRecord) -> None:
         # A uuid can have another name, which is not dropped.
-        names = self.resources.operations.known_tables.of_uuid(record.table_uuid)
-        lost = [each for each in names if each.missing_since is not None and name_of(each.table) == record.table]
-        for known in (*lost, *((self._lost(state, record),) if state.is_dropped else ())):
-            if known.kept_at is not None:
+        for known in self.resources.operations.known_tables.of_uuid(record.table_uuid):
+            of_job = known.table == state.name or name_of(known.table) == record.table
+            if known.missing_since is not None and known.kept_at is not None and of_job:
                 raise Refused(
                     f"{known.kept_by} decided that the dropped table's files stay: {known.kept_why}",
                     table=known.table,
-                    untouched="all files in quarantine",
+                    untouched="all files that are still in quarantine",
                     hint=f"artemis keep-dropped {known.table_uuid} --undo, if that is over",
                 )
 

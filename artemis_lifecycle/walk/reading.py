@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.audit.past import Past
 from artemis_lifecycle.catalogs.identifier import Identifier, parse
-from artemis_lifecycle.cold_tier.cold_metadata import former_states
+from artemis_lifecycle.cold_tier.cold_metadata import former_states, line_of
 from artemis_lifecycle.cold_tier.cold_tables import ColdHistory
 from artemis_lifecycle.cold_tier.cold_tables import cold_history as archived_history
 from artemis_lifecycle.cold_tier.paths import no_cold_table, read_identity
@@ -21,6 +21,7 @@ from artemis_lifecycle.cold_tier.reads import read as read_rows
 from artemis_lifecycle.cold_tier.reads import route as find_route
 from artemis_lifecycle.errors import BadInput, HandoffFailed, InDeepArchive, NoSuchSnapshot
 from artemis_lifecycle.expiration.tags_and_holds import max_ref_age_ms, no_such_snapshot
+from artemis_lifecycle.metadata.lines import Line
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.operations.cold_tier import ThawState
 from artemis_lifecycle.session.contexts import cold_tables
@@ -46,7 +47,12 @@ class Reading:
         if not self.resources.config.policy(table).cold_tier.enabled:
             return
         identity = read_identity(self.resources.live_stores, self.resources.root, table_uuid)
-        other = self.past.other_name(table, table_uuid, None if identity is None else identity.live_table)
+
+        def archived() -> Line | None:
+            cold = cold_tables(self.resources, table_uuid)
+            return None if cold is None else line_of(cold.newest.metadata)
+
+        other = self.past.other_name(table, table_uuid, None if identity is None else identity.live_table, archived)
         if other is not None:
             raise HandoffFailed(
                 f"The archive of this table-uuid belongs to {other}: it is registered under two names",

@@ -17,7 +17,8 @@ from sqlalchemy import text
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.deletion.report import RECEIPTS
-from artemis_lifecycle.errors import LifecycleError, StaleMetadata
+from artemis_lifecycle.errors import LifecycleError, Refused, StaleMetadata
+from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deaths import killed_at
@@ -127,10 +128,17 @@ def test_a_dropped_replica_that_a_person_keeps_stays(opened: Opened, tmp_path: P
     assert sorted(row["id"] for row in lifecycle.read("db.replica").collect()) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("by", ["replica", "original"])
-def test_a_purge_keeps_what_a_person_keeps_of_a_dropped_replica(opened: Opened, tmp_path: Path, by: str) -> None:
+@pytest.mark.parametrize(
+    ("by", "when"),
+    [("replica", "before"), ("original", "before"), ("original", "meanwhile"), ("none-lives-on", "meanwhile")],
+)
+def test_a_purge_keeps_what_a_person_keeps_of_a_dropped_replica(
+    opened: Opened, tmp_path: Path, by: str, when: str
+) -> None:
     lifecycle = opened({**WITHOUT_COLD, "deletion": {"grace": "0s", "mode": "quarantine"}, "dropped": {"keep": "0s"}})
     table, name = make_original(lifecycle), lifecycle.config.catalogs.live.name
+    # The namespace stays.
+    lifecycle.spark.sql(f"CREATE TABLE {name}.db.bystander (id BIGINT) USING iceberg")
     place = replica_of(lifecycle, table, tmp_path)
     lifecycle.observe_catalog()
     goes_on(lifecycle, table)
@@ -142,13 +150,26 @@ def test_a_purge_keeps_what_a_person_keeps_of_a_dropped_replica(opened: Opened, 
     lifecycle.approve(scan, who="ada", why="a test")
     lifecycle.delete_dropped(scan)
     assert not any(path.exists() for path in files)
-    # Somebody asks for it.
-    assert lifecycle.keep_dropped("db.replica", who="bob", why="we need it back").state == "kept"
+    if by == "none-lives-on":
+        lifecycle.spark.sql(f"DROP TABLE {name}.{table}")
+        lifecycle.observe_catalog()
     with lifecycle.operations.engine.begin() as connection:
         connection.execute(text("UPDATE lifecycle.quarantines SET purge_after = clock_timestamp() - interval '1 day'"))
 
-    # The schedule runs it for the name that the uuid has now.
-    lifecycle.purge_quarantine("db.replica" if by == "replica" else table)
+    asked = ["quarantines.record:before"]
+
+    def somebody_asks_for_it(reached: str) -> None:
+        # During the purge: after it has looked at the decisions, before it deletes the first file.
+        if reached in asked:
+            asked.remove(reached)
+            assert lifecycle.keep_dropped("db.replica", who="bob", why="we need it back").state == "kept"
+
+    if when == "before":
+        somebody_asks_for_it(asked[0])
+    with crash_points.installed(somebody_asks_for_it), suppress(Refused):
+        # The schedule runs it for the name that the uuid has now.
+        lifecycle.purge_quarantine(table if by == "original" else "db.replica")
+    assert not asked
 
     done = lifecycle.undrop("db.replica", who="bob", why="we need it back")
     assert done.missing == 0
