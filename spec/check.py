@@ -143,6 +143,7 @@ OUTSIDE = {
     "two spellings of a file are two files": "what the rows of a delete file name is below the model's files",
     "a dropped replica has its own last state": "a uuid has one place there",
     "a deletion of an earlier drop is over": "a dropped reader's own deletion is not begun there",
+    "dropped tables in quarantine": "a dropped reader's own deletion is not begun there",
     "plans of a uuid that lives on": "a second name has no deletion of its own there",
     "what each name of a uuid has to archive": "a uuid has one state to archive there",
     "a part of a segment is not the segment": "the index of manifests is below the model's files",

@@ -11,9 +11,7 @@ any record says so.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -34,7 +32,7 @@ from artemis_lifecycle.operations.quarantines import QuarantineRecord
 from artemis_lifecycle.protection.protection import ANOTHER_FILE
 from artemis_lifecycle.spark.runner import Spark
 from artemis_lifecycle.storage.instants import elapsed
-from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.stores import Stores, place_of
 from artemis_lifecycle.storage.threads import threaded
 from artemis_lifecycle.storage.types import FileStatuses, StoredFile
 
@@ -47,7 +45,6 @@ _THREADS = 8
 _FILES_AT_ONCE = 1_000
 _DELETES_LAST = 30.0  # Seconds; well inside a lease.
 _JOB = "job.json"
-_ODD = re.compile(r"[^A-Za-z0-9._-]")
 
 
 @dataclass(frozen=True)
@@ -101,13 +98,6 @@ class Forgotten:
                         hint="restore the file, or the operations database",
                     ) from error
         return None
-
-
-def place_of(folder: str, path: str) -> str:
-    """Return the location of the file `path` in a job's quarantine folder."""
-    digest = hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()
-    name = _ODD.sub("_", path.rpartition("/")[2])[-60:]
-    return f"{folder}/files/{digest[:40]}-{name}"
 
 
 def set_aside(stores: Stores, folder: str, paths: Sequence[str]) -> dict[str, str | None]:

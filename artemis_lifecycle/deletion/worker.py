@@ -42,7 +42,6 @@ from artemis_lifecycle.deletion.quarantine import (
     Forgotten,
     QuarantinePlace,
     is_aside,
-    place_of,
     quarantine_folder,
     set_aside,
 )
@@ -63,7 +62,7 @@ from artemis_lifecycle.storage.frames import arrow_schema, frame_batches
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.location import is_under, normalize
 from artemis_lifecycle.storage.pace import TokenBucket
-from artemis_lifecycle.storage.stores import are_local
+from artemis_lifecycle.storage.stores import are_local, place_of
 from artemis_lifecycle.storage.types import ABSENT, NOT_TRIED, REMOVED, FileStatuses, Removals
 
 # --- recheck ----------------------------------------------------------------------------------------------------------

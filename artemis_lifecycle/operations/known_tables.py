@@ -164,12 +164,10 @@ class KnownTables(db.Part):
     def around(
         self, catalogs: Collection[str], configured: Collection[str]
     ) -> tuple[list[KnownTable], list[KnownTable]]:
-        """Return the tables of `catalogs`, and those of all catalogs that are not `configured`, as far as they are not
-        gone: of those beside the live ones, and of those that the configuration named once."""
-        columns = known_tables.c
-        outside = columns.catalog.not_in(configured) & columns.gone_at.is_(None)
-        found = self._all(columns.catalog.in_(catalogs) | outside)
-        others = [each for each in found if each.catalog not in configured and each.gone_at is None]
+        """Return the tables of `catalogs`, and those of all catalogs that are not `configured`: of those beside the
+        live ones, and of those that the configuration named once."""
+        found = self._all(known_tables.c.catalog.in_(catalogs) | known_tables.c.catalog.not_in(configured))
+        others = [each for each in found if each.catalog not in configured]
         return [each for each in found if each.catalog in catalogs], others
 
     def of_uuid(self, table_uuid: str) -> list[KnownTable]:

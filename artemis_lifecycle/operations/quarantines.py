@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -12,9 +13,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from artemis_lifecycle.config.names import name_of
 from artemis_lifecycle.errors import PlanStateError
 from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.decisions import NewDecision, change
+from artemis_lifecycle.operations.journal import jobs
+from artemis_lifecycle.operations.known_tables import KnownTable
 
 
 class QuarantineState(StrEnum):
@@ -110,6 +114,15 @@ class Quarantines(db.Part):
     def undeleted(self, table_uuid: str) -> list[QuarantineRecord]:
         """Return those whose files are at their paths again, and must stay there."""
         return [record for record in self.of_table(table_uuid) if record.state is QuarantineState.UNDELETED]
+
+    def of_dropped(self, but: str = "") -> Callable[[KnownTable], tuple[str, ...]]:
+        """Return a function: the folders from which a dropped table can come back, without that of one job."""
+        dropped = sa.select(jobs.c.job_id).where(jobs.c.kind == "dropped", jobs.c.job_id != but)
+        found: dict[tuple[str, str], tuple[str, ...]] = {}
+        for each in self._all(quarantines.c.purged_at.is_(None), quarantines.c.job_id.in_(dropped)):
+            key = each.table_uuid, name_of(each.table)
+            found[key] = (*found.get(key, ()), each.folder)
+        return lambda known: found.get((known.table_uuid, name_of(known.table)), ())
 
     def due(self, table_uuid: str | None = None) -> list[QuarantineRecord]:
         """Return those, of one table or of all, whose retention is over by the Postgres clock, and those with an

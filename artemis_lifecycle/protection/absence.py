@@ -63,6 +63,11 @@ def saved_metadata(root: str, known: Missed) -> str:
     return f"{dropped_folder(root, known.table_uuid)}/{digest}/{location.rpartition('/')[2]}"
 
 
+def saved_later(root: str, known: Missed) -> str:
+    """Return the folder in which its later metadata files are saved before a deletion moves them into quarantine."""
+    return f"{saved_metadata(root, known).rpartition('/')[0]}/later"
+
+
 def is_of_this_drop(root: str, scan: ScanRecord, known: Missed) -> bool:
     """Return True if a dropped table has not been in the catalog since that scan of it, under this name."""
     if known.missing_since is None or scan.listed_at < known.missing_since or scan.table != known.table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -22,8 +22,8 @@ from artemis_lifecycle.metadata.lines import is_written_once
 from artemis_lifecycle.metadata.table_metadata import Described, described, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.known_tables import KnownTable, beside_catalog
-from artemis_lifecycle.protection.absence import saved_metadata
-from artemis_lifecycle.protection.context import DeletionContext
+from artemis_lifecycle.protection.absence import saved_later, saved_metadata
+from artemis_lifecycle.protection.context import Deletion, DeletionContext
 from artemis_lifecycle.protection.future import LostCommit, ahead_of, later_files
 from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.ownership import outermost, own_locations
@@ -48,7 +48,8 @@ class Neighbor:
     """Another table, with the locations from its metadata. `dropped` means that the catalog no longer has it.
 
     If its metadata cannot be read, `problem` says why, and `locations` are guessed from the path of its metadata file.
-    For a dropped table its remaining files stay (`is_readable` False); `known_as` is the name that it had.
+    For a dropped table its remaining files stay (`is_readable` False); `known_as` is the name that it had. Of one that
+    can come back from quarantine, `moved` are the folders there; what it reaches stays, but it has no place.
 
     Any other object of the catalog, such as a view, has no snapshots (`is_readable` False): what is in its places is
     its own. `reads_folder`: a table of another format reads all files in its location, whoever wrote them.
@@ -67,6 +68,7 @@ class Neighbor:
     reads_folder: bool = False
     known_as: str | None = None
     unanswered: str | None = None
+    moved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,9 +136,9 @@ class Neighbors:
     `overlapping` finds new names at each call. `refresh_neighbors` finds where all others read, which takes longer.
     """
 
-    def __init__(self, context: DeletionContext, table_uuid: str) -> None:
+    def __init__(self, context: DeletionContext, deletion: Deletion) -> None:
         self._context = context
-        self._table_uuid = table_uuid
+        self._deletion = deletion
         # The name of a dropped table may now belong to another table.
         self._table = context.table if context.dropped is None else None
         self.reached = ReachedFolders(
@@ -150,7 +152,8 @@ class Neighbors:
         self._unread: dict[str, str] = {}
         self._planned: dict[str, list[str]] = {}
         self._held: dict[str, tuple[str, ...]] = {}
-        self._lost: dict[tuple[str, str, str], tuple[KnownTable, list[Neighbor]]] = {}
+        self._lost: dict[tuple[str, str, str], tuple[KnownTable, tuple[str, ...], list[Neighbor]]] = {}
+        self._moved_of: Callable[[KnownTable], tuple[str, ...]] = lambda known: ()
         self._ahead: dict[str, list[LostCommit]] = {}
         self._seen_pointers: dict[str, set[str]] = defaultdict(set)
         self._lost_pointers: dict[str, set[str]] = {}
@@ -205,9 +208,10 @@ class Neighbors:
                 pointers.pop(name, None)
         dropped = [other for other in self._dropped(known_tables, read_at) if other.metadata_location]
         lost = {other.table: LastKnown(other.metadata_location) for other in dropped}
+        self.reached.moved = {other.table: other.moved for other in dropped}
         # After an expiration, a table's metadata no longer reads the files, but its plan still needs them.
         holding = self._context.operations.plans.holding() if self._context.cold is None else []
-        others = [plan for plan in holding if plan.table_uuid != self._table_uuid]
+        others = [plan for plan in holding if plan.table_uuid != self._deletion.table_uuid]
         plans = {f"plan {plan.plan_id}": plan for plan in others}
         self._planned = {}
         for name, plan in plans.items():
@@ -275,7 +279,8 @@ class Neighbors:
         if dropped.metadata_location in self._purged:
             return True
         try:
-            metadata = read_table_metadata(self._context.stores, dropped.metadata_location)
+            stores = self._context.stores.with_moved(dropped.moved)
+            metadata = read_table_metadata(stores, dropped.metadata_location)
         except UnreadableMetadata:
             return True  # As its place says: that stays.
         self._purged |= {dropped.metadata_location} if is_purged(self._context, metadata) else set()
@@ -338,85 +343,79 @@ class Neighbors:
 
     def _dropped(self, known_tables: tuple[list[KnownTable], list[KnownTable]], now: datetime) -> list[Neighbor]:
         """Return the tables that the catalogs had and no longer have. Their names are impossible as table names."""
-        context = self._context
         found = []
         for known in self._not_present(*known_tables, now):
-            key = known.catalog, known.table_uuid, known.table
-            if key in self._lost and self._lost[key][0] == known:
-                found += self._lost[key][1]
-                continue
-            if self._is_out_of_reach(known):
-                guess = guessed_locations(known.metadata_location, context.rules)
-                self._lost[key] = (known, [Neighbor(f"{key}", known.table_uuid, "", guess, is_readable=False)])
-                found += self._lost[key][1]
-                continue
-            place = next(
-                (
-                    path
-                    for path in (saved_metadata(context.root, known), known.metadata_location)
-                    if context.stores.head(path) is not None
-                ),
-                None,
-            )
-            holds = context.operations.holds.active(known.table_uuid) if place is None else ()
-            what = f"table of {known.catalog}" if known.catalog in context.marked else "dropped table"
-            is_readable, name = True, f"{what} {known.table} ({known.table_uuid})"
-            # Its own writers may have deleted the file that was seen last, as their table property says.
-            unseen = [*self._unseen_state(known, name)]
-            if place is None and not holds:
-                # Without any file that is left it was purged, and nothing could be restored.
-                if unseen:
-                    self._lost[key] = (known, unseen)
-                found += unseen
-                continue
-            try:
-                metadata = read_table_metadata(context.stores, place or known.metadata_location)
-                locations = own_locations(metadata, context.rules)
-            except NewerFormat:
-                self._lost[key] = (known, [self._newer(known, name, place or known.metadata_location), *unseen])
-                found += self._lost[key][1]
-                continue
-            except (UnreadableMetadata, StorageError):
-                locations, is_readable = guessed_locations(known.metadata_location, context.rules), False
-            problem = f"it was purged, but has hold {holds[0].hold_id} of {holds[0].owner}" if holds else None
-            other = Neighbor(
-                name,
-                known.table_uuid,
-                place or known.metadata_location,
-                locations,
-                problem=problem,
-                dropped=True,
-                is_readable=is_readable,
-                known_as=name_of(known.table),
-            )
+            key, moved = (known.catalog, known.table_uuid, known.table), self._moved_of(known)
             # Its last metadata file never changes; whether it is still dropped is checked each time.
-            self._lost[key] = (known, [other, *unseen])
-            found += self._lost[key][1]
+            if key not in self._lost or self._lost[key][:2] != (known, moved) or not self._lost[key][2]:
+                states = self._last_states(known, moved)
+                self._lost[key] = known, moved, [replace(each, moved=moved) for each in states]
+            found += self._lost[key][2]
         return found
+
+    def _last_states(self, known: KnownTable, moved: tuple[str, ...]) -> list[Neighbor]:
+        """Return a dropped table as it was seen last, and as of each later metadata file. Nothing if it was purged."""
+        context, stores = self._context, self._context.stores.with_moved(moved)
+        what = f"table of {known.catalog}" if known.catalog in context.marked else "dropped table"
+        is_readable, name = True, f"{what} {known.table} ({known.table_uuid})"
+        if self._is_out_of_reach(known):
+            guess = guessed_locations(known.metadata_location, context.rules)
+            return [Neighbor(name, known.table_uuid, "", guess, is_readable=False)]
+        paths = (saved_metadata(context.root, known), known.metadata_location)
+        place = next((path for path in paths if stores.head(path) is not None), None)
+        holds = context.operations.holds.active(known.table_uuid) if place is None else ()
+        # Its own writers may have deleted the file that was seen last, as their table property says.
+        unseen = [*self._unseen_state(known, name, moved)]
+        if place is None and not holds:
+            # Without any file that is left it was purged, and nothing could be restored.
+            return unseen
+        try:
+            metadata = read_table_metadata(stores, place or known.metadata_location)
+            locations = () if known.gone_at else own_locations(metadata, context.rules)
+        except NewerFormat:
+            return [self._newer(known, name, place or known.metadata_location), *unseen]
+        except (UnreadableMetadata, StorageError):
+            locations, is_readable = guessed_locations(known.metadata_location, context.rules), False
+        problem = f"it was purged, but has hold {holds[0].hold_id} of {holds[0].owner}" if holds else None
+        other = Neighbor(
+            name,
+            known.table_uuid,
+            place or known.metadata_location,
+            locations,
+            problem=problem,
+            dropped=True,
+            is_readable=is_readable,
+            known_as=name_of(known.table),
+        )
+        return [other, *unseen]
 
     def _not_present(self, own: list[KnownTable], outside: list[KnownTable], now: datetime) -> Iterator[KnownTable]:
         """Yield the tables that were seen in a live catalog or beside it, and whose names are gone. A second name of a
         present table is a reader of its own, with its own last state."""
         context, operations = self._context, self._context.operations
         present = {(other.table_uuid, self._name_of(name)) for name, other in self._known.items() if other is not None}
-        present.add((self._table_uuid, context.table))
+        present.add((self._deletion.table_uuid, context.table))
         for known in own:
-            if known.gone_at is None and (known.table_uuid, known.table) not in present:
+            if not self._is_gone(known) and (known.table_uuid, known.table) not in present:
                 yield known
         # No command lists or deletes those outside: they count for their time, and while a person keeps them.
         since = now - context.policy.dropped.keep
         on_hold: frozenset[str] | None = None
         for known in outside:
-            if (known.table_uuid, known.table) in present:
+            if self._is_gone(known) or (known.table_uuid, known.table) in present:
                 continue
             is_asked = known.catalog in self._beside or known.catalog in context.marked
             until = known.missing_since or (since if is_asked else known.last_seen)
-            if until < since and known.kept_at is None:
+            if until < since and known.kept_at is None and not self._moved_of(known):
                 if on_hold is None:
                     on_hold = frozenset(hold.table_uuid for hold in operations.holds.active())
                 if known.table_uuid not in on_hold:
                     continue
             yield known
+
+    def _is_gone(self, known: KnownTable) -> bool:
+        """Return True if a dropped table's files were deleted, and are not in quarantine, from which it can return."""
+        return known.gone_at is not None and not self._moved_of(known)
 
     def _is_out_of_reach(self, known: KnownTable) -> bool:
         """Return True if the store of a catalog that is no longer named does not answer, because the credentials were
@@ -433,7 +432,10 @@ class Neighbors:
     def _known_tables(self) -> tuple[list[KnownTable], list[KnownTable]]:
         """Return the tables that were seen in the live catalogs, and in catalogs that the configuration does not name,
         or no longer."""
-        own, outside = self._context.operations.known_tables.around(self._catalogs, self._context.configured)
+        operations = self._context.operations
+        own, outside = operations.known_tables.around(self._catalogs, self._context.configured)
+        # After them: what is gone was moved before. Its purge does not wait for itself.
+        self._moved_of = operations.quarantines.of_dropped(self._deletion.job_id)
         return own, outside if self._context.configured else []
 
     @property
@@ -447,13 +449,14 @@ class Neighbors:
     def _name_of(self, name: str) -> str:
         return self._objects[name].identifier if name in self._objects else name
 
-    def _unseen_state(self, known: KnownTable, name: str) -> Iterator[Neighbor]:
+    def _unseen_state(self, known: KnownTable, name: str, moved: Sequence[str]) -> Iterator[Neighbor]:
         """Yield a dropped table as of each metadata file after the last seen one that no later file names: commits
         that nobody saw, more of them than a metadata log has entries for, attempts that lost their swaps, commits of
         another name of the uuid. All of these states count."""
         stores, rules = self._context.stores, self._context.rules
         followed = set[str]()
-        for path in later_files(stores, normalize(known.metadata_location, rules)):
+        saved = stores.list(saved_later(self._context.root, known)) if moved else ()
+        for path in (*later_files(stores, normalize(known.metadata_location, rules)), *(file.path for file in saved)):
             if normalize(path, rules) in followed:
                 continue
             found = self._following(known, f"{name} as of {path.rpartition('/')[2]}", path)
@@ -469,7 +472,8 @@ class Neighbors:
             if behind.table_uuid != known.table_uuid:
                 return None
             before = {normalize(each, rules) for each in behind.log}
-            locations = own_locations(read_table_metadata(stores, path), rules)
+            metadata = read_table_metadata(stores, path)
+            locations = () if known.gone_at else own_locations(metadata, rules)
             return Neighbor(
                 name, known.table_uuid, path, locations, dropped=True, known_as=name_of(known.table)
             ), before

@@ -17,7 +17,7 @@ One file: the order in which sources are read is the guard.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 
@@ -198,7 +198,7 @@ class Protection:
         self._context = context
         self._deletion = deletion
         self._own = own_table(context, deletion)
-        self.neighbors = Neighbors(context, deletion.table_uuid)
+        self.neighbors = Neighbors(context, deletion)
         self._found: tuple[Neighbor, ...] = ()
         self._others: dict[str, ReachingTable] = {}
         self._heartbeats: Sequence[Heartbeat] = ()
@@ -744,8 +744,10 @@ class Protection:
 
     def _other(self, other: Neighbor) -> TableState:
         assert other.table_uuid is not None
-        kind = LostNeighborState if other.dropped else TableState
-        return kind(self._context, self._deletion, other.table, other.table_uuid, lambda: self.neighbors.entry(other))
+        kind, context = LostNeighborState if other.dropped else TableState, self._context
+        if other.moved:
+            context = replace(context, stores=context.stores.with_moved(other.moved))
+        return kind(context, self._deletion, other.table, other.table_uuid, lambda: self.neighbors.entry(other))
 
     # --- folders with several names ---------------------------------------------------------------------------------
 

@@ -87,8 +87,10 @@ def files_since(context: DeletionContext, metadata: TableMetadata, since_ms: int
 def present_index(context: DeletionContext, metadata: TableMetadata) -> IndexView:
     """Return the table's index as of `metadata`. Raises UnreadableMetadata if any list or manifest is missing."""
     view = indexed(context.spark, context.stores, metadata, context.rules, context.root, files=context.root_stores)
-    # Files that the index knows were not opened again, but a missing manifest must stop a deletion all the same.
-    require_present(view)
+    # Files that the index knows were not opened again, but a missing manifest must stop a deletion all the same; except
+    # in quarantine, from which a purge takes them one by one.
+    if not context.stores.settings.moved:
+        require_present(view)
     return view
 
 
@@ -324,17 +326,17 @@ class ColdTableState(TableState):
 
 
 def is_purged(context: DeletionContext, metadata: TableMetadata) -> bool:
-    """Return True if a dropped table's manifest lists are all gone, or its own deletion has begun since it was dropped:
-    nothing could bring it back."""
-    root, operations = context.root, context.operations
-    scans = operations.scans.of_table(metadata.table_uuid, (ScanState.DELETING,), kind="dropped")
-    lost = [each for each in operations.known_tables.of_uuid(metadata.table_uuid) if each.missing_since and scans]
-    at = metadata.metadata_location
+    """Return True if a dropped table's manifest lists are all gone, or its own deletion has begun since it was dropped,
+    and moves nothing into quarantine: nothing could bring it back."""
+    root, operations, at = context.root, context.operations, metadata.metadata_location
+    lost = [each for each in operations.known_tables.of_uuid(metadata.table_uuid) if each.missing_since]
     mine = [each for each in lost if at in (each.metadata_location, saved_metadata(root, each))] or lost
-    if mine and all(any(is_of_this_drop(root, scan, each) for scan in scans) for each in mine):
+    moved = tuple(chain(*map(operations.quarantines.of_dropped(), mine)))
+    scans = operations.scans.of_table(metadata.table_uuid, (ScanState.DELETING,), kind="dropped")
+    if mine and not moved and all(any(is_of_this_drop(root, scan, each) for scan in scans) for each in mine):
         return True
     lists = [each.manifest_list for each in metadata.snapshots if each.manifest_list is not None]
-    return bool(lists) and not any(found is not None for found in context.stores.heads(lists))
+    return bool(lists) and not any(context.stores.with_moved(moved).heads(lists))
 
 
 class LostNeighborState(TableState):

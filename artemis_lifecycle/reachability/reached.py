@@ -109,6 +109,8 @@ class ReachedFolders:
         self._known: dict[str, Reached] | None = None
         self._failed: dict[str, str] = {}
         self._newer = newer
+        self.moved: Mapping[str, tuple[str, ...]] = {}
+        """The quarantine folders that have files of dropped tables."""
         self._problems: dict[str, str] = {}
         self._formats: dict[str, list[str]] = {}
 
@@ -208,7 +210,8 @@ class ReachedFolders:
                     raise
                 files = self._newer(pointer.metadata_location)
                 return self._covered(files.metadata, files.folders(), ()), None
-            view = indexed(self._spark, self._stores, metadata, self._rules_of(name), self._root, files=self._files)
+            stores = self._stores.with_moved(self.moved.get(name, ()))
+            view = indexed(self._spark, stores, metadata, self._rules_of(name), self._root, files=self._files)
             before = self._before(metadata)
             fresh, names = reached_folders(view, () if before is None else before.read)
             return self._covered(metadata, (folder for part in fresh for folder in part), names), None

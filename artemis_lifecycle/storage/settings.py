@@ -90,6 +90,8 @@ class StoreSettings:
     gcs: GcsSettings = GcsSettings()
     elsewhere: tuple[tuple[str, StoreSettings], ...] = ()
     """The settings of buckets that other ones reach, by authority: those of the other live catalogs."""
+    moved: tuple[str, ...] = ()
+    """The quarantine folders in which files may be that are not at their paths (`Stores.with_moved`)."""
 
     def __post_init__(self) -> None:
         if self.s3_endpoint is not None and "@" in self.s3_endpoint.partition("://")[2].partition("/")[0]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -54,6 +56,7 @@ __all__ = ["ArchiveState", "CopyOutcome", "DeleteOutcome", "StoreSettings", "Sto
 
 _DEFAULTS = StoreSettings()
 _LOCAL = frozenset({"", "file"})
+_ODD = re.compile(r"[^A-Za-z0-9._-]")
 _CARRIED = threading.BoundedSemaphore(2)
 """For copies that a server refuses to make by itself: many were begun at once, and each holds a part in memory."""
 
@@ -65,6 +68,13 @@ def is_local(path: str) -> bool:
     """Return True if `path` is on this machine's file system."""
     # Nearly all paths begin in one of these ways, so most need no pattern match.
     return path.startswith(("file:/", "/")) or split(path).scheme in _LOCAL
+
+
+def place_of(folder: str, path: str) -> str:
+    """Return the location of the file `path` in a job's quarantine folder."""
+    digest = hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()
+    name = _ODD.sub("_", path.rpartition("/")[2])[-60:]
+    return f"{folder}/files/{digest[:40]}-{name}"
 
 
 def are_local(paths: pa.Array) -> pa.Array:
@@ -102,6 +112,21 @@ class Stores:
         """Return the stores for each of `tasks` tasks that read at the same time, so that together they keep to the
         read budget."""
         return Stores(self.settings.shared_by(tasks), self._s3_client_factory)
+
+    def with_moved(self, folders: tuple[str, ...]) -> Stores:
+        """Return stores for which a file that is in one of these quarantine folders is still at its path."""
+        found = Stores(replace(self.settings, moved=folders), self._s3_client_factory) if folders else self
+        found._objects = self._objects
+        return found
+
+    def _at(self, path: str) -> str:
+        """Return where the file is: at its path, or where a deletion moved it, which had listed it in its own
+        spelling."""
+        if not self.settings.moved:
+            return path
+        spellings = {path, normalize(path)}
+        moved = (place_of(folder, each) for folder in self.settings.moved for each in spellings)
+        return next((each for each in (path, *moved) if self._store(each).head(each) is not None), path)
 
     def readers(self, path: str, most: int, size_in_bytes: float | None = None) -> int:
         """Return how many threads, at most `most`, should read files like `path` at once. `size_in_bytes` is their
@@ -148,13 +173,14 @@ class Stores:
 
     def head(self, path: str) -> StoredFile | None:
         """Return the store's information about one file. None if it is absent or a folder."""
+        path = self._at(path)
         return self._store(path).head(path)
 
     def heads(self, paths: Sequence[str]) -> Heads:
         """`head` of each path, in the given order. Faster than separate calls, especially for files in the same
         folders."""
         found: list[StoredFile | None] = []
-        for store, group in groupby(paths, self._store):
+        for store, group in groupby(map(self._at, paths), self._store):
             found += store.heads([*group])
         return found
 
@@ -179,6 +205,7 @@ class Stores:
     def read(self, path: str) -> bytes:
         """Return the complete file. Raises MissingFile if it is absent, and TooLarge beyond `limits`; both are
         StorageError."""
+        path = self._at(path)
         return self._store(path).read(path, self.limits)
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:

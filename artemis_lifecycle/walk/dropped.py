@@ -29,9 +29,9 @@ from artemis_lifecycle.operations.tables import require_said
 from artemis_lifecycle.orphans import dropped
 from artemis_lifecycle.orphans.dropped import Cleared, DroppedTable
 from artemis_lifecycle.orphans.scan import OrphanScanResult, job_of
-from artemis_lifecycle.protection.absence import Absence, is_of_this_drop
+from artemis_lifecycle.protection.absence import Absence, is_of_this_drop, saved_later
 from artemis_lifecycle.protection.context import Asking
-from artemis_lifecycle.protection.future import version_of
+from artemis_lifecycle.protection.future import later_files, version_of
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.session.contexts import deletion_context
 from artemis_lifecycle.session.resources import Resources
@@ -165,6 +165,11 @@ class DroppedTables:
                 resources.operations.plans.close(
                     plan.plan_id, record.approved_by or resources.owner, "its table was dropped"
                 )
+            if self.deletion.settings(record.table).quarantine is not None:
+                # Until a purge, each of them may be the table's last state.
+                for path in later_files(resources.live_stores, known.metadata_location):
+                    copy = f"{saved_later(resources.root, known)}/{path.rpartition('/')[2]}"
+                    resources.live_stores.copy(path, copy)
             report = self.deletion.run_scan(record, step.lease, pause=step.pause, absence=absence)
             step.state = "pending" if report.failed or report.pending else "done"
             step.counts = deletion_counts(report)

@@ -16,7 +16,6 @@ from artemis_lifecycle.deletion.quarantine import (
     Purged,
     Undeleted,
     moved_files,
-    place_of,
     purge,
     put_back,
     quarantine_folder,
@@ -37,7 +36,7 @@ from artemis_lifecycle.session.contexts import deletion_context
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.session.steps import Steps, TableState
 from artemis_lifecycle.storage.pace import TokenBucket
-from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.stores import Stores, place_of
 from artemis_lifecycle.walk.deletion import Deletion, id_of
 from artemis_lifecycle.walk.dropped import DroppedTables
 from artemis_lifecycle.walk.expiration import Expiration

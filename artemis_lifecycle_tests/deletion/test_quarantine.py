@@ -16,13 +16,14 @@ from sqlalchemy import text
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.sql import publish
 from artemis_lifecycle.deletion.batches import QUARANTINED
-from artemis_lifecycle.deletion.quarantine import QuarantinePlace, place_of, purge, quarantine_folder
+from artemis_lifecycle.deletion.quarantine import QuarantinePlace, purge, quarantine_folder
 from artemis_lifecycle.errors import LifecycleError, NoSuchPlan, OperationsUnavailable, PlanStateError, Refused
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.quarantines import QuarantineState
 from artemis_lifecycle.protection.protection import UNDELETED
 from artemis_lifecycle.storage.local.store import LocalStore
+from artemis_lifecycle.storage.stores import place_of
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle

@@ -28,12 +28,12 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.deletion.quarantine import place_of
 from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.errors import NoSuchSnapshot
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.storage.local.store import LocalStore
+from artemis_lifecycle.storage.stores import place_of
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed
 from artemis_lifecycle_tests.deletion.world import make_old

@@ -1093,6 +1093,22 @@ def a_reader_is_dropped_again_after_a_deletion_was_begun(stage: Stage) -> None:
     register(lifecycle, last)
 
 
+def a_reader_comes_back_from_quarantine(stage: Stage) -> None:
+    tables = {T: {}, "db.reader": {"deletion": {"grace": "0s", "mode": "quarantine"}}}
+    lifecycle = stage.open({**ONE_TIER, **SOON_GONE}, tables=tables)
+    create(lifecycle)
+    create(lifecycle, "db.reader")
+    commit(lifecycle, "db.reader", append(lifecycle))
+    last = drop(lifecycle, "db.reader")
+    scan = lifecycle.scan_dropped("db.reader")
+    lifecycle.delete_dropped(scan)
+    overwrite(lifecycle)
+    with REFUSED:
+        lifecycle.expire(T)
+    lifecycle.undelete(scan, who="ann", why="still needed")
+    register(lifecycle, last)
+
+
 def a_second_name_is_dropped_while_the_first_archives(stage: Stage) -> None:
     lifecycle = stage.open({**AT_ONCE, **SOON_GONE})
     create(lifecycle)
@@ -1707,6 +1723,11 @@ GUARDS = (
         "a deletion of an earlier drop is over",
         taken(("protection.table_state", "is_of_this_drop", yes)),
         a_reader_is_dropped_again_after_a_deletion_was_begun,
+    ),
+    Guard(
+        "dropped tables in quarantine",
+        taken((Quarantines, "of_dropped", lambda *_: none)),
+        a_reader_comes_back_from_quarantine,
     ),
     Guard(
         "plans of a uuid that lives on",

@@ -54,7 +54,7 @@ def require_files(index: ManifestIndex, files: Mapping[str, int]) -> None:
         by_folder.setdefault(parent(path), {})[path] = length
     one_by_one: list[tuple[str, int]] = []
     for folder, those in by_folder.items():
-        if len(those) <= _ONE_BY_ONE:
+        if len(those) <= _ONE_BY_ONE or stores.settings.moved:
             one_by_one += those.items()
             continue
         try:
