@@ -154,6 +154,7 @@ OUTSIDE = {
     "each look at a catalog counts": "nobody undrops there",
     "an empty page is no absence": "a store's answers are whole there",
     "a copy replaces no file": "a store keeps conditions there",
+    "tables that their catalog cannot load": "what a catalog lists can be loaded there",
 }
 """Rows of the table of guards that the model does not have, and why."""
 

@@ -303,13 +303,13 @@ class Auditing:
         recording; one that cannot be read is named. Call it before reading the ledger: what is recorded meanwhile then
         counts once."""
         seen = {each.metadata_location for each in self.resources.operations.ledger_progress.all()}
-        entries, errors = self.resources.catalogs.pointers()
+        entries, unreadable = self.resources.catalogs.pointers()
         changed = {
             table: entry
             for table, entry in entries.items()
             if entry.metadata_location not in seen and parse(table).namespace[0] != NAMESPACE
         }
-        parts, unreadable = [], [f"{name}:*" for name in errors]
+        parts = []
         for table, entry in changed.items():
             try:
                 metadata = read_table_metadata(self.resources.live_stores, entry.metadata_location)

@@ -143,6 +143,9 @@ class CatalogEntry:
     prefix: str = ""
     """`<catalog>:` for an entry of a catalog beside the live one."""
 
+    problem: str | None = None
+    """Why the catalog, which lists the table, cannot load it. Then `metadata_location` is empty."""
+
     @property
     def identifier(self) -> str:
         """The text of `name`, the key of the table's partition."""

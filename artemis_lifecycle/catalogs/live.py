@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -56,7 +57,6 @@ from artemis_lifecycle.errors import (
     NoSuchTable,
     OperationsUnavailable,
     Refused,
-    UnreadableMetadata,
 )
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Purpose, connect
@@ -100,21 +100,10 @@ class CatalogReader:
         return found
 
     def pointers(self) -> dict[str, CatalogEntry]:
-        """Return the row of every table, by identifier: a single statement if the catalog is in SQL. Raises the error
-        of a table that it cannot load."""
-        found, errors = self.loadable()
-        if errors:
-            # Skipping the table would let other deletions remove what it reads.
-            raise errors[min(errors)]
-        return found
-
-    def loadable(self) -> tuple[dict[str, CatalogEntry], dict[str, LifecycleError]]:
-        """Return the row of every table that the catalog can load, and the errors of the others, by identifier."""
-        found, errors = self._source.loadable()
-        entries = sorted((replace(each, prefix=self.prefix) for each in found), key=lambda entry: entry.identifier)
-        return {each.identifier: each for each in entries}, {
-            f"{self.prefix}{name}": each for name, each in errors.items()
-        }
+        """Return the row of every table, by identifier: a single statement if the catalog is in SQL. One that it cannot
+        load has a `problem`: without it, other deletions would remove what the table reads."""
+        found = [replace(each, prefix=self.prefix) for each in self._source.pointers()]
+        return {each.identifier: each for each in sorted(found, key=lambda entry: entry.identifier)}
 
     def beside(
         self, without: Collection[str] = (), table: str | None = None, named: Collection[str] = ()
@@ -286,8 +275,8 @@ class _Sql:
         row = next(iter(self._read(_ENTRY, namespace=namespace, table=table)), None)
         return None if row is None or row.metadata_location is None else self._entry(row)
 
-    def loadable(self) -> tuple[list[CatalogEntry], dict[str, LifecycleError]]:
-        return [self._entry(row) for row in self._read(_LOADABLE)], {}
+    def pointers(self) -> list[CatalogEntry]:
+        return [self._entry(row) for row in self._read(_LOADABLE)]
 
     def beside(self, without: Collection[str], table: str | None, named: Collection[str]) -> dict[str, CatalogEntry]:
         asked: dict[str, Any] = {"left_out": list({self._name, *named}.difference(without)), "without": list(without)}
@@ -406,18 +395,19 @@ class _Other:
                 table = self._catalog().load_table(identifier.parts)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
-            except (ValueError, ValidationError):
-                if not is_addressable(str(identifier)):
+            except Exception as error:
+                if isinstance(error, ValueError | ValidationError) and not is_addressable(str(identifier)):
                     return None  # pyiceberg does not send a request for it.
-                newer = self._newer(identifier)
-                if newer is None or not newer.metadata_location:
+                # Its metadata file is of a later format, damaged, gone, or out of reach: the pointer is in its row.
+                row = self._row(identifier)
+                if row is None or not row.metadata_location:
                     raise
-                return newer
+                return row
         log = table.metadata.metadata_log
         previous = log[-1].metadata_file if log else None
         return CatalogEntry(self._name, Identifier.of(table.name()), table.metadata_location, previous)
 
-    def loadable(self) -> tuple[list[CatalogEntry], dict[str, LifecycleError]]:
+    def pointers(self) -> list[CatalogEntry]:
         self._seen_views.clear()  # From here on, each view is loaded again.
         listed = self.tables()
         with ThreadPoolExecutor(max_workers=_READERS) as readers:
@@ -425,28 +415,21 @@ class _Other:
         lost = {identifier for identifier, entry in found.items() if entry is None}
         # A table that cannot be addressed counts in its own place, which protection knows (`Neighbors`). Of the others,
         # those that are no longer listed were dropped in the meantime.
-        still = filter(is_addressable, map(str, lost.intersection(self.tables()) if lost else ()))
-        errors: dict[str, LifecycleError] = {
-            table: OperationsUnavailable(
-                f"Catalog {self._name} lists a table that it cannot load",
-                table=table,
-                hint="check why the catalog cannot load it, or drop it from it",
-            )
-            for table in still
-        }
-        errors |= {str(key): each for key, each in found.items() if isinstance(each, LifecycleError)}
-        return [entry for entry in found.values() if isinstance(entry, CatalogEntry)], errors
+        still = [each for each in (lost.intersection(self.tables()) if lost else ()) if is_addressable(str(each))]
+        said = f"Catalog {self._name} lists a table that it cannot load"
+        unloaded = [CatalogEntry(self._name, each, "", problem=said) for each in still]
+        return [*(entry for entry in found.values() if entry is not None), *unloaded]
 
-    def _loaded_entry(self, identifier: Identifier) -> CatalogEntry | LifecycleError | None:
+    def _loaded_entry(self, identifier: Identifier) -> CatalogEntry | None:
         from pyiceberg.exceptions import ValidationError
 
         try:
             return self.entry(identifier)
         except LifecycleError as error:
-            return error
+            said = error.what
         except (ValueError, ValidationError) as error:
             said = f"Catalog {self._name} loads no valid metadata: {str(error)[:300]}"
-            return UnreadableMetadata.of(said, None, str(identifier))
+        return CatalogEntry(self._name, identifier, "", problem=said)
 
     def beside(self, without: Collection[str], table: str | None, named: Collection[str]) -> dict[str, CatalogEntry]:
         return {}
@@ -456,27 +439,29 @@ class _Other:
             found = [each for namespace in self._all_namespaces() for each in self._objects(namespace)]
         return [entry for entry, is_iceberg in found if not is_iceberg]
 
-    def _objects(self, namespace: tuple[str, ...]) -> list[tuple[CatalogEntry, bool]]:
-        """Return what the catalog has besides what pyiceberg lists, and (Hive, Glue) with that, which is marked."""
+    def _objects(self, namespace: tuple[str, ...], name: str | None = None) -> list[tuple[CatalogEntry, bool]]:
+        """Return what the catalog has besides what pyiceberg lists, and (Hive, Glue) with that, which is marked; of it
+        all, only `name` if given."""
         catalog: Any = self._catalog()
         rows: list[tuple[str, str | None, Mapping[str, str] | None, str | None]] = []
         if self._properties["type"] == "rest":
             return [(each, False) for each in self._views(namespace)]
         if self._properties["type"] == "hive":
             with _client_of(catalog, "_client") as client:
-                names = client.get_all_tables(db_name=namespace[-1])
+                names = client.get_all_tables(db_name=namespace[-1]) if name is None else [name]
                 found = client.get_table_objects_by_name(dbname=namespace[-1], tbl_names=names)
             rows = [(each.tableName, each.tableType, each.parameters, each.sd and each.sd.location) for each in found]
         elif self._properties["type"] == "glue":
-            for page in catalog.glue.get_paginator("get_tables").paginate(DatabaseName=namespace[-1]):
+            asked = {} if name is None else {"Expression": re.escape(name)}
+            for page in catalog.glue.get_paginator("get_tables").paginate(DatabaseName=namespace[-1], **asked):
                 for each in page["TableList"]:
                     place = each.get("StorageDescriptor", {}).get("Location")
                     rows.append((each["Name"], each.get("TableType"), each.get("Parameters"), place))
         objects = []
-        for name, kind, parameters, place in rows:
+        for table, kind, parameters, place in rows:
             said = dict(parameters or {})
             pointers = said.get("metadata_location", ""), said.get("previous_metadata_location")
-            entry = CatalogEntry(self._name, Identifier(namespace, name), *pointers, kind or "OBJECT", place)
+            entry = CatalogEntry(self._name, Identifier(namespace, table), *pointers, kind or "OBJECT", place)
             objects.append((entry, said.get("table_type", "").lower() == "iceberg"))
         return objects
 
@@ -509,9 +494,9 @@ class _Other:
     def rest_client(self) -> RestClient:
         return RestClient(self._catalog(), self._name)
 
-    def _newer(self, name: Identifier) -> CatalogEntry | None:
-        """Return the pointer of a table whose metadata pyiceberg cannot read."""
-        return next((entry for entry, _ in self._objects(name.namespace) if entry.name == name), None)
+    def _row(self, name: Identifier) -> CatalogEntry | None:
+        """Return the row of a table in Hive or Glue, whose metadata pyiceberg cannot read."""
+        return next((entry for entry, _ in self._objects(name.namespace, name.name) if entry.name == name), None)
 
     def policies(self, name: Identifier) -> list[CatalogPolicy]:
         if self._properties["type"] != "rest":

@@ -362,8 +362,10 @@ class _Question:
             return *readers_in(catalogs, catalog), [] if alone else catalog.others()
 
         answers, errors = self.resources.catalogs.answering(ask, _ANSWER_WITHIN)
-        pointers = {name: entry for found, _, _ in answers.values() for name, entry in found.items()}
+        rows = {name: entry for found, _, _ in answers.values() for name, entry in found.items()}
+        pointers = {name: entry for name, entry in rows.items() if entry.problem is None}
         never = {name: why for _, failed, _ in answers.values() for name, why in failed.items()}
+        never |= {name: entry.problem for name, entry in rows.items() if entry.problem is not None}
         never |= {f"{name}:*": error.what for name, error in errors.items()}
         never |= {
             f"{name}:*": f"assess does not read catalogs of type {other.type}; Nessie also answers as type rest"

@@ -94,8 +94,9 @@ def unread_readers(config: LifecycleConfig, catalog: CatalogReader, stores: Stor
     pointers, never = readers_in(config.catalogs, catalog)
     problems, newest, unseen = reached.problems(), dict[str, str](), list[str]()
     for name, pointer in pointers.items():
-        if name in problems:
-            (newest if reached.knows(name, pointer) else never)[name] = problems[name]
+        problem = pointer.problem or problems.get(name)
+        if problem is not None:
+            (newest if reached.knows(name, pointer) else never)[name] = problem
         elif not reached.knows(name, pointer):
             unseen.append(name)
 

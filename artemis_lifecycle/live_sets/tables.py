@@ -288,6 +288,7 @@ class LiveTable:
     metadata_location: str
     locations: tuple[str, ...]
     previous_metadata_location: str | None = None
+    problem: str | None = None
 
 
 class LiveTables:

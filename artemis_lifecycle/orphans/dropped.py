@@ -98,15 +98,15 @@ def observe(
     (missing tables, why tables were unreadable).
 
     Reads the metadata files of new and changed tables, at most `most` of them; the next call reads more. A table that
-    is not read, or cannot be, counts as the one known under its name. If none is known, it may be any table, so no
-    table counts as missing until it is read; nor does one without `complete`, when only new names count. Without
-    `names_are_lines`, a table has one name at a time.
+    is not read, or cannot be read or loaded, counts as the one known under its name. If none is known, it may be any
+    table, so no table counts as missing until it is read; nor does one without `complete`, when only new names count.
+    Without `names_are_lines`, a table has one name at a time.
     """
     before = operations.known_tables.of_catalog(name)
     uuids = {known.metadata_location: known.table_uuid for known in before if is_written_once(known.metadata_location)}
     by_name = {known.table: known for known in before if known.missing_since is None}
     pointers = {table: each for table, each in catalog.pointers().items() if not table.startswith(f"{NAMESPACE}.")}
-    unread = {each.metadata_location for each in pointers.values()}.difference(uuids)
+    unread = {each.metadata_location for each in pointers.values() if each.problem is None}.difference(uuids)
     read = tables_behind(stores, set(sorted(unread)[:most]))
     found = {**uuids, **{at: each.table_uuid if isinstance(each, Behind) else each for at, each in read.items()}}
     present: dict[tuple[str, str], Seen] = {}
@@ -120,8 +120,8 @@ def observe(
     for table, pointer in pointers.items():
         uuid = found.get(pointer.metadata_location)
         if not isinstance(uuid, str):
-            if uuid is not None:
-                problems[table] = uuid.what
+            problem = pointer.problem if uuid is None else uuid.what
+            problems |= {} if problem is None else {table: problem}
             known = by_name.get(table)
             strangers = strangers or known is None
             if known is not None:

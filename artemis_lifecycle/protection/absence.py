@@ -135,17 +135,13 @@ class Absence:
         """Raise StalePlan with the table's name if a table of the catalog has the uuid; raise UnreadableMetadata if a
         table cannot be read, because it may be the one; Refused, as `expect` says."""
         pointers = self._catalog.pointers()
+        for name, each in pointers.items():
+            if each.problem is not None:
+                raise self._may_be(f"{name}: {each.problem}")
         unread = sorted({each.metadata_location for each in pointers.values()} - set(self._known))
         for location, found in tables_behind(self._stores, unread).items():
             if not isinstance(found, Behind):
-                raise UnreadableMetadata(
-                    "A table of the catalog cannot be read, and may be the dropped one under another name: "
-                    f"{found.what}",
-                    table=self._table,
-                    path=location,
-                    untouched="all files that were not deleted before",
-                    hint="fix that table, or drop it from the catalog",
-                ) from found
+                raise self._may_be(found.what, location) from found
             self._known[location] = found.table_uuid
         # Another object counts if its metadata file is the table's: it was registered as something else.
         others = {each.metadata_location: each.identifier for each in self._catalog.others() if each.metadata_location}
@@ -162,6 +158,15 @@ class Absence:
                 )
         if self._listed is not None:
             self._require_no_commit(*self._listed, [pointers[name] for name in self._apart.intersection(pointers)])
+
+    def _may_be(self, problem: str, path: str | None = None) -> UnreadableMetadata:
+        return UnreadableMetadata(
+            f"A table of the catalog cannot be read, and may be the dropped one under another name: {problem}",
+            table=self._table,
+            path=path,
+            untouched="all files that were not deleted before",
+            hint="fix that table, or drop it from the catalog",
+        )
 
     def _require_no_commit(self, seen: str, listed: Collection[str], apart: Sequence[Pointer]) -> None:
         # A second name of the uuid may write to the same folder; as a neighbor it keeps what it reads.

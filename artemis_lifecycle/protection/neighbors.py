@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -77,6 +77,7 @@ class LastKnown:
 
     metadata_location: str
     previous_metadata_location: str | None = None
+    problem: str | None = None
 
 
 def nested_locations(others: Iterable[Neighbor], ours: Sequence[str], folders: Folders) -> tuple[str, ...]:
@@ -148,6 +149,9 @@ class Neighbors:
         """Epoch milliseconds since when a table that was readable may have taken up files in unreadable commits."""
         self._known: dict[str, Neighbor | None] = {}
         self._objects: dict[str, CatalogEntry] = {}
+        # Tables and roots of catalogs that did not answer the last survey.
+        self._unasked: Collection[str] = ()
+        self._roots: Mapping[str, CatalogEntry] = {}
         self._read_at: Mapping[str, str] | None = None
         self._unread: dict[str, str] = {}
         self._planned: dict[str, list[str]] = {}
@@ -194,13 +198,18 @@ class Neighbors:
         # Not of a catalog that is no longer named: the cold table of its table has the same uuid, and other pointers.
         for known in (*own, *(each for each in outside if each.catalog in self._beside)):
             self._seen_pointers[known.table_uuid].add(known.metadata_location)
-        pointers = {name: pointer for name, pointer in listed_now.items() if name != self._table}
+        entries = {name: each for name, each in listed_now.items() if isinstance(each, CatalogEntry)}
+        self._roots = {name: each for name, each in entries.items() if each.type == UNANSWERED}
+        self._unasked = {name for name, each in listed_now.items() if isinstance(each, LastKnown)}
+        apart = {self._table, *self._roots}
+        pointers = {name: each for name, each in listed_now.items() if name not in apart}
         self._list_objects()
         pointers |= self._objects
         now = {name: pointer.metadata_location for name, pointer in pointers.items()}
         # Their locations may have changed too.
         changed = [name for name, at in now.items() if (self._read_at or {}).get(name) != at or not is_written_once(at)]
-        self._known.update(zip(changed, threaded(self._read, changed, _READERS), strict=True))
+        read = threaded(lambda name: self._read(name, pointers[name]), changed, _READERS)
+        self._known.update(zip(changed, read, strict=True))
         self._read_at = now
         # What is not a table reads no files of tables by their paths, nor do the project's own result tables.
         for name, other in self._known.items():
@@ -248,7 +257,9 @@ class Neighbors:
             self._list_objects()
             # Gone: like a dropped table, it counts with its last metadata until the next survey.
             return self._objects.get(other.table, LastKnown(other.metadata_location))
-        return LastKnown(other.metadata_location) if other.dropped else self._context.catalog.entry(other.table)
+        if other.dropped or other.table in self._unasked:
+            return LastKnown(other.metadata_location)
+        return self._context.catalog.entry(other.table)
 
     def reads(self, other: Neighbor) -> tuple[str, ...]:
         """Return the folders that a neighbor and its open plans read, as far as known."""
@@ -290,17 +301,24 @@ class Neighbors:
         """Return True if a table that was never readable counts only in its own place."""
         return self._context.isolated(table) or not is_addressable(table)
 
-    def _read(self, name: str) -> Neighbor | None:
+    def _read(self, name: str, pointer: Pointer | None = None) -> Neighbor | None:
+        """Read a table by its pointer in the survey, or by its entry."""
         context = self._context
         if name in self._objects:
             return self._object(name, self._objects[name])
         try:
-            entry = context.catalog.entry(name)
+            entry = context.catalog.entry(name) if pointer is None else pointer
         except BadInput as error:  # Includes NoSuchTable; or the catalog rejects the name.
             if name not in context.catalog.tables():
                 return None  # Dropped between the two calls: it has no entry that a reader could follow.
             # It is unknown where it reads, so it may read anywhere.
             return Neighbor(name, None, "", (), f"the catalog lists it, but cannot load it: {error.what}")
+        if isinstance(entry, CatalogEntry) and entry.type == UNANSWERED:
+            return self._object(name, entry)
+        if entry.problem is not None:
+            last = self.reached.last(name)
+            place = "" if last is None else last.metadata_location
+            return Neighbor(name, None, place, guessed_locations(place, context.rules) if place else (), entry.problem)
         return self._behind(name, entry.metadata_location)
 
     def _behind(self, name: str, metadata_location: str, places: Sequence[str] | None = None) -> Neighbor:
@@ -324,7 +342,8 @@ class Neighbors:
     def _list_objects(self) -> list[str]:
         """Read the catalog's objects that are not tables, and forget what was read of those that changed. Return their
         names, which are impossible as table names."""
-        now = {f"{each.type} {each.catalog}:{each.identifier}": each for each in self._context.catalog.others()}
+        others = (*self._roots.values(), *self._context.catalog.others())
+        now = {f"{each.type} {each.catalog}:{each.identifier}": each for each in others}
         for name in [name for name, entry in self._objects.items() if now.get(name) != entry]:
             self._known.pop(name, None)
         self._objects = now
@@ -333,8 +352,7 @@ class Neighbors:
     def _object(self, name: str, entry: CatalogEntry) -> Neighbor:
         places = outermost([normalize(entry.location.rstrip("/"), self._context.rules)] if entry.location else [])
         if entry.type == UNANSWERED:
-            problem = f"Catalog {entry.catalog} does not answer"
-            return Neighbor(name, None, "", places, problem, is_readable=False, unanswered=entry.catalog)
+            return Neighbor(name, None, "", places, entry.problem, is_readable=False, unanswered=entry.catalog)
         if not entry.metadata_location:
             return Neighbor(name, None, "", places, is_readable=False, reads_folder=True)
         return self._behind(name, entry.metadata_location, places)

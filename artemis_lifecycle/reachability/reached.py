@@ -51,6 +51,10 @@ class Pointer(Protocol):
     @property
     def previous_metadata_location(self) -> str | None: ...
 
+    @property
+    def problem(self) -> str | None:
+        """Why the catalog cannot load the table; then `metadata_location` says nothing of its current state."""
+
 
 @dataclass(frozen=True)
 class Reached:
@@ -185,14 +189,18 @@ class ReachedFolders:
 
     def of(self, table: str) -> tuple[str, ...]:
         """Return the folders of a known table; nothing for an unknown one."""
-        known = self._load().get(table)
+        known = self.last(table)
         return () if known is None else known.folders
+
+    def last(self, table: str) -> Reached | None:
+        """Return a table as it was last read."""
+        return self._load().get(table)
 
     def knows(self, table: str, pointer: Pointer | None) -> bool:
         """Return True if the table was readable, now or earlier. A pointer without a predecessor, or in another folder,
         may belong to another table that took the name."""
         known = self._load().get(table)
-        if known is None or pointer is None:
+        if known is None or pointer is None or pointer.problem is not None:
             return known is not None
         if pointer.metadata_location == known.metadata_location:
             return True
@@ -202,6 +210,8 @@ class ReachedFolders:
     def _read(self, name: str, pointer: Pointer) -> tuple[Reached | None, str | None]:
         """Return what a table reaches, or why that is unknown: its previous metadata file does not show what was added
         since."""
+        if pointer.problem is not None:
+            return None, pointer.problem
         try:
             try:
                 metadata = read_table_metadata(self._stores, pointer.metadata_location)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from functools import partial
-from operator import methodcaller
 from threading import Lock, Thread
 from types import MappingProxyType
 from typing import Protocol, TypeVar
@@ -99,15 +99,14 @@ def _asked_of(of: Callable[[str], C], name: str, ask: Callable[[C], T]) -> T:
 
 
 def readers_in(catalogs: Catalogs, catalog: CatalogReader) -> tuple[dict[str, CatalogEntry], dict[str, str]]:
-    """Return the rows of all tables of a live catalog and beside it in its database, by name, and why the catalog
-    cannot load the others. Raises OperationsUnavailable, Refused."""
+    """Return the rows of all tables of a live catalog and beside it in its database, by name, and the tables that it
+    lists without a row, with a reason. Raises OperationsUnavailable, Refused."""
     cold, live = catalogs.cold, catalogs.named_as(catalog.name)
-    found, errors = catalog.loadable()
+    pointers = catalog.pointers()
     named = [each.name for each in catalogs.iceberg if in_one_database(each, live)]
     shares_cold = cold.uri is not None and in_one_database(live, cold)
-    pointers = {**found, **catalog.beside((cold.name,) if shares_cold else (), named=named)}
-    never = {name: "the catalog has no metadata file for it" for name in catalog.tables() if name not in found}
-    return pointers, never | {name: error.what for name, error in errors.items()}
+    never = {name: "the catalog has no metadata file for it" for name in catalog.tables() if name not in pointers}
+    return {**pointers, **catalog.beside((cold.name,) if shares_cold else (), named=named)}, never
 
 
 class LiveCatalogs:
@@ -154,11 +153,14 @@ class LiveCatalogs:
                 found[name] = answer
         return found, errors
 
-    def pointers(self) -> tuple[dict[str, CatalogEntry], dict[str, LifecycleError]]:
-        """Return the row of every table of the catalogs that answer, by key, and the errors of the others by name."""
+    def pointers(self) -> tuple[dict[str, CatalogEntry], list[str]]:
+        """Return the row of every table that a catalog can load, by key; and the keys of the others, `<catalog>:*` for
+        all of a catalog that does not answer."""
         found, errors = self.answering(CatalogReader.pointers)
         require_own_keys(self._catalogs, found[self._catalogs.live.name])
-        return {key: entry for rows in found.values() for key, entry in rows.items()}, errors
+        rows = {key: entry for rows in found.values() for key, entry in rows.items()}
+        loaded = {key: entry for key, entry in rows.items() if entry.problem is None}
+        return loaded, [*(f"{name}:*" for name in errors), *(rows.keys() - loaded)]
 
     def close(self) -> None:
         """Close what was opened."""
@@ -177,8 +179,9 @@ class AllReaders:
     """Every table and object that may read files of a table of catalog `own`: those of all live catalogs, of their
     databases, and of the catalogs in `marked`. Implements `TablesOfCatalog`.
 
-    `own` must answer. Of another catalog that does not, the last observed tables count, and each of its roots as a
-    place that nobody can look into (`UNANSWERED`): a deletion there waits. With `strict`, all must answer.
+    `own` must answer. Of another catalog that does not, whichever question it was, the last observed tables count, and
+    each of its roots as a place that nobody can look into (`UNANSWERED`): a deletion there waits. With `strict`, all
+    must answer. A table that its catalog lists and cannot load makes no catalog silent: its entry says so.
     """
 
     def __init__(
@@ -187,6 +190,7 @@ class AllReaders:
         catalogs: Catalogs,
         around: Callable[[str], TablesOfCatalog],
         known: Callable[[str], list[KnownTable]],
+        now: Callable[[], datetime],
         *,
         marked: Mapping[str, MarkedTables] = MappingProxyType({}),
         strict: bool = False,
@@ -195,60 +199,62 @@ class AllReaders:
         self._catalogs = catalogs
         self._around: Callable[[str], TablesOfCatalog] = lambda name: marked[name] if name in marked else around(name)
         self._known = known
+        self._now = now
         self._marked = marked
         self._strict = strict
         self._silent: dict[str, float] = {}
-        self._seen: dict[str, Mapping[str, Pointer]] = {}
+        self._seen: dict[str, tuple[datetime, Mapping[str, Pointer]]] = {}
 
     def tables(self) -> list[str]:
-        """Return every name, sorted."""
-        found = self._asked(methodcaller("tables"), lambda name: list(self._last_known(name)))
+        """Return every name, sorted; of a catalog that does not answer, also those of its roots."""
+        asked = self._asked(lambda around: around.tables())
+        found = {name: list(self._last_known(name)) if each is None else each for name, each in asked.items()}
         require_own_keys(self._catalogs, found[self._catalogs.live.name])
         return sorted(table for tables in found.values() for table in tables)
 
     def entry(self, table: str) -> Pointer:
-        """Return the table's row, or its last known one. Raises NoSuchTable; OperationsUnavailable."""
+        """Return the table's row, or a root of `tables`. Raises NoSuchTable; OperationsUnavailable."""
+        for each in self._catalogs.iceberg:
+            if table.startswith(f"{UNANSWERED} ") and table in self._roots(each.name):
+                return self._roots(each.name)[table]
         name = self._catalogs.of(table).name
         beside = table.partition(":")[0].partition("+")
         if beside[1] and beside[0] in {each.name for each in self._catalogs.iceberg}:
             name = beside[0]
         elif table.partition(":")[0] in self._marked:
             name = table.partition(":")[0]
-
-        def last_known(name: str) -> Pointer:
-            found = self._last_known(name).get(table)
-            if found is None:
-                raise OperationsUnavailable(
-                    f"Catalog {name} does not answer", table=table, untouched="all files", hint="check its server"
-                )
-            return found
-
-        return self._asked(lambda around: around.entry(table), last_known, only=name)[name]
+        if name == self._own:
+            return self._around(name).entry(table)
+        answer = ask_all({name: lambda: self._around(name).entry(table)}, _SURVEY_WITHIN)[name]
+        if isinstance(answer, LifecycleError):
+            raise answer
+        return answer
 
     def pointers(self) -> Mapping[str, Pointer]:
-        """Return the row of every table, or its last known one, by name."""
-        found = self._asked(methodcaller("pointers"), self._last_known)
+        """Return the row of every table by name; of a catalog that does not answer, the last known ones (`LastKnown`)
+        and its roots."""
+        began, asked = self._now(), self._asked(lambda around: around.pointers())
+        self._seen |= {name: (began, each) for name, each in asked.items() if each is not None}
+        found = {name: self._last_known(name) if each is None else each for name, each in asked.items()}
         require_own_keys(self._catalogs, found[self._catalogs.live.name])
-        self._seen |= found
         return {table: pointer for pointers in found.values() for table, pointer in pointers.items()}
 
     def others(self) -> list[CatalogEntry]:
         """Return every object that is not a table, and the roots of catalogs that do not answer."""
-        found = self._asked(methodcaller("others"), self._unanswered)
-        return [entry for entries in found.values() for entry in entries]
+        asked = self._asked(lambda around: around.others())
+        found = [self._roots(name).values() if each is None else each for name, each in asked.items()]
+        return [entry for entries in found for entry in entries]
 
-    def _asked(
-        self, ask: Callable[[TablesOfCatalog], T], instead: Callable[[str], T], only: str | None = None
-    ) -> dict[str, T]:
-        names = [*(each.name for each in self._catalogs.iceberg), *self._marked] if only is None else [only]
-        found = {name: ask(self._around(name)) for name in names if name == self._own}
+    def _asked(self, ask: Callable[[TablesOfCatalog], T]) -> dict[str, T | None]:
+        """Return the answer of each catalog; None for a silent one."""
+        names = [*(each.name for each in self._catalogs.iceberg), *self._marked]
+        found: dict[str, T | None] = {name: ask(self._around(name)) for name in names if name == self._own}
         others, now = [name for name in names if name != self._own], elapsed()
         due = [name for name in others if self._silent.get(name, now) <= now]
         asked = {name: partial(_asked_of, self._around, name, ask) for name in due}
         answers, hung = ask_all(asked, _SURVEY_WITHIN), elapsed() - now > _HANGS
         for name in others:
             answer = answers.get(name)
-            # An error about one table's metadata or name does not mean that the catalog is silent.
             is_silent = isinstance(answer, OperationsUnavailable)
             if isinstance(answer, LifecycleError) and (self._strict or not is_silent):
                 raise answer
@@ -258,7 +264,7 @@ class AllReaders:
                     # No root of a marked catalog makes a deletion wait, so it is asked again each time.
                     if hung and name not in self._marked:
                         self._silent[name] = elapsed() + _SILENT_FOR
-                found[name] = instead(name)
+                found[name] = None
             else:
                 self._silent.pop(name, None)
                 found[name] = answer  # type: ignore[assignment]
@@ -266,20 +272,26 @@ class AllReaders:
 
     def _last_known(self, name: str) -> Mapping[str, Pointer]:
         if name in self._marked:
-            return self._marked[name].observed()
+            observed = self._marked[name].observed()
+            return {table: LastKnown(each.metadata_location) for table, each in observed.items()}
         known = [*self._known(name), *self._known(beside_catalog(name))]
-        # What this object saw is newer than what a step recorded; a table may have come since either.
-        recorded = {each.table: LastKnown(each.metadata_location) for each in known if each.missing_since is None}
-        return {**recorded, **self._seen.get(name, {})}
+        present = [each for each in known if each.missing_since is None]
+        # What this object saw counts until a step records what it saw later; a table may have come since either.
+        at, seen = self._seen.get(name, (datetime.min.replace(tzinfo=UTC), {}))
+        later = {each.table: each for each in present if each.last_seen > at or each.table not in seen}
+        last = {
+            table: LastKnown(each.metadata_location, each.previous_metadata_location, each.problem)
+            for table, each in seen.items()
+        }
+        last |= {table: LastKnown(each.metadata_location) for table, each in later.items()}
+        return {**last, **self._roots(name)}
 
-    def _unanswered(self, name: str) -> list[CatalogEntry]:
-        located = [root for root in self._catalogs.places(name) if ":/" in root]
-        roots: list[str | None] = [*located] or [None]
-        names = (Identifier(("root",), str(number)) for number in range(len(roots)))
-        return [
-            CatalogEntry(name, each, "", type=UNANSWERED, location=root)
-            for each, root in zip(names, roots, strict=True)
-        ]
+    def _roots(self, name: str) -> dict[str, CatalogEntry]:
+        located: list[str | None] = [root for root in self._catalogs.places(name) if ":/" in root]
+        roots = {Identifier(("root",), str(number)): root for number, root in enumerate(located or [None])}
+        said = f"Catalog {name} does not answer"
+        entries = [CatalogEntry(name, each, "", None, UNANSWERED, root, "", said) for each, root in roots.items()]
+        return {f"{UNANSWERED} {name}:{each.identifier}": each for each in entries}
 
 
 def catalogs_of_database(

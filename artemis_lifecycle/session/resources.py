@@ -563,7 +563,7 @@ class Resources:
         # A table of such a catalog asks its own itself.
         marked.pop(table.partition(":")[0] if ":" in table else "", None)
         known = self.unchecked_operations.known_tables.of_catalog
-        all_readers = AllReaders(own, catalogs, around, known, marked=marked, strict=strict)
+        all_readers = AllReaders(own, catalogs, around, known, self.clock.now, marked=marked, strict=strict)
         return self._readers.setdefault((own, *marked, strict), all_readers)
 
     def confirm(self, table: str = "") -> None:

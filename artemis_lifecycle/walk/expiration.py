@@ -435,6 +435,7 @@ class Expiration:
             with table_lock(self.resources.operations.engine, plan.table_uuid, table=plan.table) as lock:
                 if done is None and (expires or cleaning(state.metadata, ())):
                     self.resources.require_deployment(plan.table)
+                    self._require_left_out_gone(plan, record, self.steps.again(state))
                     rest = self.resources.rest_of(plan.table)
                     done = commit_plan(
                         self.resources.committer(plan.table) if rest is None else rest.of_plan(plan.plan_id),

@@ -318,7 +318,11 @@ class LiveSets:
 
 
 def _pointers(reader: CatalogReader) -> Mapping[str, CatalogEntry]:
-    """Return a live catalog's tables by their names there, without the project's own result tables."""
+    """Return a live catalog's tables by their names there, without the project's own result tables. Raises
+    UnreadableMetadata for one that the catalog cannot load."""
     prefix, found = reader.prefix, reader.pointers()
+    for key, each in found.items():
+        if each.problem is not None:
+            raise UnreadableMetadata.of(each.problem, None, key)
     tables = {key.removeprefix(prefix): each for key, each in found.items()}
     return {name: each for name, each in tables.items() if prefix or parse(name).namespace[0] != NAMESPACE}

@@ -217,7 +217,7 @@ def test_a_catalog_that_hangs_stops_only_deletions_where_roots_overlap(
 
 
 def _answers(patch: pytest.MonkeyPatch, lifecycle: Lifecycle, catalog: str, answer: Any) -> None:
-    for name in ("tables", "loadable", "entry", "others", "beside"):
+    for name in ("tables", "pointers", "entry", "others", "beside"):
         patch.setattr(lifecycle.resources.catalogs.reader(catalog)._source, name, answer)
 
 

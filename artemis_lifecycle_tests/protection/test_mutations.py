@@ -29,7 +29,8 @@ from pyspark.sql import SparkSession
 from sqlalchemy import text
 
 from artemis_lifecycle.api import Lifecycle
-from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
+from artemis_lifecycle.catalogs.live import CatalogReader, _Sql
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.cold_tier.copy import Copier
 from artemis_lifecycle.cold_tier.demand import SEALED
@@ -388,7 +389,11 @@ def a_neighbor_takes_up_a_file(stage: Stage, neighbor: str = "db.reader") -> Non
 
 
 def a_neighbor_that_cannot_be_read_has_taken_up_a_file(
-    stage: Stage, *, only_the_newest: bool = False, read_before: bool = False
+    stage: Stage,
+    *,
+    only_the_newest: bool = False,
+    read_before: bool = False,
+    then: Callable[[], object] = lambda: None,
 ) -> None:
     lifecycle = stage.open()
     create(lifecycle)
@@ -400,10 +405,25 @@ def a_neighbor_that_cannot_be_read_has_taken_up_a_file(
     metadata = on_disk(pointer(lifecycle, "db.reader"))
     lost = metadata if only_the_newest else metadata.parent
     aside = lost.rename(lost.with_name("aside"))
+    then()
     with REFUSED:
         lifecycle.expire(T)
     with GUARDIAN.step("a person brings the metadata back"):
         aside.rename(lost)
+
+
+def a_neighbor_that_does_not_load_has_taken_up_a_file(stage: Stage) -> None:
+    """Its catalog lists it, and answers nothing else."""
+
+    def in_part(self: Any) -> list[CatalogEntry]:
+        found = all_of(self)
+        lost = [replace(each, metadata_location="", problem="it fails") for each in found if each.table == "reader"]
+        return [*(each for each in found if each.table != "reader"), *lost]
+
+    all_of = _Sql.pointers
+    with stage.patch.context() as failing:
+        after = partial(failing.setattr, _Sql, "pointers", in_part)
+        a_neighbor_that_cannot_be_read_has_taken_up_a_file(stage, only_the_newest=True, read_before=True, then=after)
 
 
 def a_neighbor_writes_inside(stage: Stage) -> None:
@@ -1224,6 +1244,15 @@ def _without_dots(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def _what_does_not_load_is_left_out(patch: pytest.MonkeyPatch) -> None:
+    pointers = CatalogReader.pointers
+    patch.setattr(
+        CatalogReader,
+        "pointers",
+        lambda self: {name: each for name, each in pointers(self).items() if each.problem is None},
+    )
+
+
 def _in_context(**changes: Any) -> Callable[[pytest.MonkeyPatch], None]:
     """What protection judges with, changed."""
 
@@ -1670,6 +1699,11 @@ GUARDS = (
         "newest commits that cannot be read",
         taken((Protection, "_reached_since", _hashes_of_nothing)),
         partial(a_neighbor_that_cannot_be_read_has_taken_up_a_file, only_the_newest=True, read_before=True),
+    ),
+    Guard(
+        "tables that their catalog cannot load",
+        _what_does_not_load_is_left_out,
+        a_neighbor_that_does_not_load_has_taken_up_a_file,
     ),
     Guard(
         "logs of other formats",
