@@ -23,6 +23,7 @@ import argparse
 import json
 import os
 import shutil
+import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -95,6 +96,7 @@ class Expiry:
         found, ran = self.server.take(), self.bench.measured[name][-1]
         ran["requests"] = counts(found)  # type: ignore[assignment]
         ran["seconds with requests"] = in_flight(found, at[0], at[0] + ran["seconds"])  # type: ignore[assignment]
+        print(f"{name}: {ran['requests']}, {ran['seconds with requests']}", file=sys.stderr, flush=True)
         return done
 
     def fresh(self) -> str:
@@ -110,6 +112,7 @@ class Expiry:
             descriptor = os.open(self.place / path, os.O_CREAT | os.O_WRONLY, 0o644)
             os.truncate(descriptor, size)
             os.close(descriptor)
+        file.touch()  # Metadata is never older than the files that it names.
         name = f"bench.t{uuid.uuid4().hex[:8]}"
         self.bench.spark.sql(
             f"CALL {self.bench.catalog}.system.register_table(table => '{name}', "
@@ -207,7 +210,7 @@ def measured(
     assert binary is not None, "s3 needs --gateway"
     root = folder / "buckets"
     with serving(binary, root, latency) as server:
-        return run(root / BUCKET / "table", f"s3://{BUCKET}/table", server)
+        return run(root / BUCKET / folder.name, f"s3://{BUCKET}/{folder.name}", server)
 
 
 def _measured(

@@ -25,6 +25,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -156,7 +157,10 @@ def on_s3(work: Path, jars: Path, binary: str, latency: float, repetitions: int,
                 run = partial(_on_s3, lifecycle, server, copies)
                 for name in ("warm", "warmer"):
                     run(name, files=4)
-                runs = [run(f"t{number}", files=FILES) for number in range(repetitions)]
+                runs = []
+                for number in range(repetitions):
+                    runs.append(run(f"t{number}", files=FILES))
+                    print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
         finally:
             spark.stop()
             shutil.rmtree(folder, ignore_errors=True)
@@ -201,14 +205,16 @@ def _on_s3(lifecycle: Lifecycle, server: Server, copies: Path, name: str, *, fil
 
 
 def _phases(points: Sequence[tuple[str, float]], requests: Sequence[Request]) -> dict[str, Any]:
-    ends = [at for point, at in points if point in ("began", "handoff.seal:after", "handoff.batch:after", "ended")]
+    times = {name: [at for point, at in points if point == name] for name, _ in points}
+    *_, contents, manifests, lists = times["handoff.batch:after"]
+    ends = [*times["began"], times["handoff.seal:after"][-1], contents, manifests, lists, *times["ended"]]
     return {
         phase: {
             "seconds": round(ended - began, 3),
             "requests": counts(each for each in requests if began <= each.began < ended),
             "seconds with requests": in_flight(requests, began, ended),
         }
-        for phase, began, ended in zip(_PHASES, ends, ends[1:], strict=True)
+        for phase, began, ended in zip(_PHASES, ends[:-1], ends[1:], strict=True)
     }
 
 

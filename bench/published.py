@@ -157,7 +157,7 @@ PARTS: dict[str, Part] = {
     "expiry-s3-30ms": Part(
         "the same on S3 at 30 ms a request, its deletes also at the pace of the store's limit and at the shipped one",
         15,
-        ("python -m bench.expiry {work} {home} --parts s3 --repetitions 5 --gateway versitygw --latency 30",),
+        ("python -m bench.expiry {work} {home} --parts s3 --repetitions 2 --gateway versitygw --latency 30",),
         "expire_snapshots: 2 shuffle partitions; 8 and stream_results; Spark's defaults; it never waits for a pace",
         needs="versitygw",
     ),

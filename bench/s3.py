@@ -75,7 +75,7 @@ def serving(binary: str, root: Path, latency: float = 0, *, checksums: bool = Tr
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [binary, "--port", f"127.0.0.1:{port}", "posix", str(root)]
+    command = [binary, "--port", f"127.0.0.1:{port}", "--keep-alive", "posix", str(root)]
     with subprocess.Popen(command, env={**os.environ, **KEYS}, stdout=subprocess.DEVNULL) as server:
         try:
             for _ in range(100):
