@@ -173,7 +173,7 @@ class Copier:
             unclear = ambiguity(wanted.source, self.mapping.rules)
             if unclear is not None:
                 raise _Damaged(f"engines may read another object by this path: {unclear}")
-            read = None
+            read: str | None = None
             if by_server:
                 found, read = self.source.head_and_checksum(wanted.source, lambda head: not self._is_late(wanted, head))
             else:
