@@ -42,7 +42,7 @@ def test_markers_and_parts_are_the_same_and_a_table_without_a_part_says_why() ->
 
 
 def test_the_page_of_performance_stays_at_two_pages() -> None:
-    assert len((DOCS / "performance.md").read_text().splitlines()) <= 135
+    assert len((DOCS / "performance.md").read_text().splitlines()) <= 140
 
 
 @pytest.mark.parametrize("name", PARTS)
