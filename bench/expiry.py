@@ -9,10 +9,12 @@ time counts. Both sides must leave the same files behind, or the run fails.
   action without them (`expireFiles`, counted) is measured beside it, on another copy. `HadoopFileIO` and `S3FileIO`
   delete in bulk, so that the procedure ignores `max_concurrent_deletes`;
 - ours: `plan_expiration` with the manifest index cold, `commit_expiration`, `delete_files`, each apart, without an
-  archive, at a pace that never waits.
+  archive, at a pace that never waits. On S3 with `--latency`, also at the pace of the store's limit (3,500 keys a
+  second) and at the shipped one (half of it). The peer never waits.
 
-`s3` needs `--gateway`, a versitygw, which keeps objects as files: the bench puts them there by the thousand without
-asking it. It is one more process of the same machine.
+`s3` needs `--gateway`, a versitygw (bench/s3.py), which keeps objects as files: the bench puts them there by the
+thousand without asking it. It is one more process of the same machine. `--latency 30` delays each request by so many
+milliseconds, of both sides, and counts them.
 """
 
 from __future__ import annotations
@@ -21,12 +23,11 @@ import argparse
 import json
 import os
 import shutil
-import socket
-import subprocess
+import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -42,11 +43,22 @@ from bench import metadata
 from bench.configuration import config_in
 from bench.metadata import Shape, Table
 from bench.orphans import DEFAULTS, EIGHT, FEW, HEAP, Bench, named_conf
+from bench.s3 import BUCKET, Server, counts, in_flight, serving
 
 PARTS = ("disk", "s3")
 REPETITIONS = 2
 DAYS, EXPIRED = 6, 3
-_KEYS = {"ROOT_ACCESS_KEY": "benchaccess", "ROOT_SECRET_KEY": "benchsecret"}
+
+UNPACED = "ours"
+_PACES: dict[str, dict[str, Any]] = {
+    # Iceberg's own clients draw from the same bucket: neither side is to wait for it.
+    UNPACED: {
+        "deletion": {"grace": "0s", "requests_per_second": 1e9},
+        "budgets": {"object_store_iops": 1_000_000_000, "object_store_writes": 1_000_000_000},
+    },
+    "ours at the store's limit": {"deletion": {"grace": "0s"}, "budgets": {"read_share": 1, "write_share": 1}},
+    "ours as shipped": {"deletion": {"grace": "0s"}},
+}
 
 
 def shape_that_loses(files: int) -> Shape:
@@ -58,13 +70,34 @@ def shape_that_loses(files: int) -> Shape:
 class Expiry:
     """One table, made anew for each run of a side: `place` is the folder where its files stand on this machine."""
 
-    def __init__(self, bench: Bench, table: Table, place: Path) -> None:
+    def __init__(
+        self, bench: Bench, table: Table, place: Path, paced: Mapping[str, Lifecycle], server: Server | None
+    ) -> None:
         self.bench = bench
         self.table = table
         self.place = place
+        self.paced = paced
+        self.server = server
         self.stage = table.stages[0]
         self.doomed: dict[str, int] = {}
         self.left: set[str] | None = None
+
+    def timed(self, name: str, work: Callable[[], Any]) -> Any:
+        if self.server is None or self.server.proxy is None:
+            return self.bench.timed(name, work)
+        at: list[float] = []
+
+        def marked() -> Any:
+            at.append(time.monotonic())
+            return work()
+
+        self.server.take()
+        done = self.bench.timed(name, marked)
+        found, ran = self.server.take(), self.bench.measured[name][-1]
+        ran["requests"] = counts(found)  # type: ignore[assignment]
+        ran["seconds with requests"] = in_flight(found, at[0], at[0] + ran["seconds"])  # type: ignore[assignment]
+        print(f"{name}: {ran['requests']}, {ran['seconds with requests']}", file=sys.stderr, flush=True)
+        return done
 
     def fresh(self) -> str:
         """The table and its doomed files, registered under a name and a uuid of their own."""
@@ -79,6 +112,7 @@ class Expiry:
             descriptor = os.open(self.place / path, os.O_CREAT | os.O_WRONLY, 0o644)
             os.truncate(descriptor, size)
             os.close(descriptor)
+        file.touch()  # Metadata is never older than the files that it names.
         name = f"bench.t{uuid.uuid4().hex[:8]}"
         self.bench.spark.sql(
             f"CALL {self.bench.catalog}.system.register_table(table => '{name}', "
@@ -115,13 +149,13 @@ class Expiry:
     def cutoff(self) -> datetime:
         return datetime.fromtimestamp(self.stage.cutoff_ms / 1000, UTC)
 
-    def ours(self) -> None:
-        name, lifecycle, timed = self.fresh(), self.bench.lifecycle, self.bench.timed
+    def ours(self, pace: str) -> None:
+        name, lifecycle, timed = self.fresh(), self.paced[pace], self.timed
         self.bench.forget_index()
         begun = partial(lifecycle.plan_expiration, name, older_than=self.cutoff, retain_last=1)
-        plan = timed("ours, plan", begun)
-        timed("ours, commit", lambda: lifecycle.commit_expiration(plan))
-        report = timed("ours, delete_files", lambda: lifecycle.delete_files(plan))
+        plan = timed(f"{pace}, plan", begun)
+        timed(f"{pace}, commit", lambda: lifecycle.commit_expiration(plan))
+        report = timed(f"{pace}, delete_files", lambda: lifecycle.delete_files(plan))
         assert (report.deleted + report.already_absent, report.failed) == (plan.summary.files, 0), report
         self.over(name)
 
@@ -134,7 +168,7 @@ class Expiry:
         )
         name = self.fresh()
         with self.bench.settings(conf):
-            self.bench.timed(f"peer, {label}", lambda: spark.sql(call % name).collect())
+            self.timed(f"peer, {label}", lambda: spark.sql(call % name).collect())
         self.over(name)
 
     def peer_without_deletes(self, conf: Mapping[str, str]) -> None:
@@ -150,13 +184,14 @@ class Expiry:
             assert action.expireFiles().count() >= len(self.doomed)
 
         with self.bench.settings(conf):
-            self.bench.timed(f"peer without its deletes, {named_conf(conf)}", work)
+            self.timed(f"peer without its deletes, {named_conf(conf)}", work)
         self.drop(name)
 
     def run(self, repetitions: int) -> dict[str, Any]:
         self.learn()
         for _ in range(repetitions):
-            self.ours()
+            for pace in self.paced:
+                self.ours(pace)
             self.peer(FEW)
             self.peer_without_deletes(FEW)
             self.peer(EIGHT, "true")
@@ -165,42 +200,17 @@ class Expiry:
         return self.bench.report({"data files": len(self.doomed)})
 
 
-@contextmanager
-def gateway(binary: str, root: Path) -> Iterator[str]:
-    """A versitygw on loopback that keeps its buckets as folders under `root`; its address."""
-    root.mkdir(parents=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [binary, "--port", address, "posix", str(root)]
-    with subprocess.Popen(command, env={**os.environ, **_KEYS}, stdout=subprocess.DEVNULL) as server:
-        try:
-            for _ in range(100):
-                with socket.socket() as wire:
-                    if wire.connect_ex(("127.0.0.1", int(address.rpartition(":")[2]))) == 0:
-                        break
-                time.sleep(0.1)
-            yield f"http://{address}"
-        finally:
-            server.terminate()
-
-
-def measured(work: Path, home: Path, files: int, part: str, binary: str | None, repetitions: int) -> dict[str, Any]:
+def measured(
+    work: Path, home: Path, files: int, part: str, binary: str | None, repetitions: int, latency: float
+) -> dict[str, Any]:
     folder = work / f"expiry-{uuid.uuid4().hex[:8]}"
-    root = folder / "buckets"
+    run = partial(_measured, folder, work, home, files, repetitions)
     if part == "disk":
-        return _measured(folder, work, home, files, folder / "table", f"file://{folder}/table", {}, repetitions)
+        return run(folder / "table", f"file://{folder}/table", None)
     assert binary is not None, "s3 needs --gateway"
-    with gateway(binary, root) as endpoint:
-        (root / "bench").mkdir()
-        access = {
-            "s3.endpoint": endpoint,
-            "s3.region": "us-east-1",
-            "s3.access-key-id": _KEYS["ROOT_ACCESS_KEY"],
-            "s3.secret-access-key": _KEYS["ROOT_SECRET_KEY"],
-            "s3.path-style-access": "true",
-        }
-        return _measured(folder, work, home, files, root / "bench" / "table", "s3://bench/table", access, repetitions)
+    root = folder / "buckets"
+    with serving(binary, root, latency) as server:
+        return run(root / BUCKET / folder.name, f"s3://{BUCKET}/{folder.name}", server)
 
 
 def _measured(
@@ -208,51 +218,55 @@ def _measured(
     work: Path,
     home: Path,
     files: int,
+    repetitions: int,
     place: Path,
     location: str,
-    access: Mapping[str, str],
-    repetitions: int,
+    server: Server | None,
 ) -> dict[str, Any]:
     uri = EmbeddedPostgres(work / "home").uri(CATALOGS)
-    config = config_in(
-        folder,
-        uri,
-        work / "home",
-        defaults={
-            "retention": {"rule": "iceberg"},
-            "cold_tier": {"enabled": False},
-            "deletion": {"grace": "0s", "requests_per_second": 1e9},
-            # Iceberg's own clients draw from the same bucket: neither side is to wait for it.
-            "budgets": {"object_store_iops": 1_000_000_000, "object_store_writes": 1_000_000_000},
-        },
-        warehouse=f"{location.rpartition('/')[0]}/{{}}" if access else None,
-        memory=HEAP,
-        properties=dict(access),
-    )
+    paces = _PACES if server is not None and server.proxy is not None else (UNPACED,)
+    configs = {
+        pace: config_in(
+            folder,
+            uri,
+            work / "home",
+            defaults={"retention": {"rule": "iceberg"}, "cold_tier": {"enabled": False}, **_PACES[pace]},
+            warehouse=None if server is None else f"s3://{BUCKET}/{{}}",
+            memory=HEAP,
+            properties={} if server is None else server.properties,
+        )
+        for pace in paces
+    }
+    config = configs[UNPACED]
     spark = open_session(session_conf(config, lifecycle_conf(config), resolve(home, needed(config))))
     try:
-        with Lifecycle.open(config, spark=spark) as lifecycle:
-            bench = Bench(lifecycle, folder)
+        with ExitStack() as opened:
+            paced = {pace: opened.enter_context(Lifecycle.open(each, spark=spark)) for pace, each in configs.items()}
+            bench = Bench(paced[UNPACED], folder)
 
-            def table(files: int) -> Table:
-                return metadata.generate(shape_that_loses(files), folder / "tables", location=location)
+            def expiry(files: int) -> Expiry:
+                made = metadata.generate(shape_that_loses(files), folder / "tables", location=location)
+                return Expiry(bench, made, place, paced, server)
 
-            Expiry(bench, table(2_000), place).run(1)
-            return Expiry(bench, table(files), place).run(repetitions)
+            expiry(2_000).run(1)
+            return expiry(files).run(repetitions)
     finally:
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def main(
-    work: Path, home: Path, files: int, parts: Sequence[str], binary: str | None, repetitions: int
+    work: Path, home: Path, files: int, parts: Sequence[str], binary: str | None, repetitions: int, latency: float
 ) -> dict[str, Any]:
     load = os.getloadavg()
     return {
         "heap": HEAP,
         "load before": load,
         # S3 first: the one JVM has the jars with which it was started.
-        **{part: measured(work, home, files, part, binary, repetitions) for part in sorted(parts, reverse=True)},
+        **{
+            part: measured(work, home, files, part, binary, repetitions, latency)
+            for part in sorted(parts, reverse=True)
+        },
     }
 
 
@@ -264,6 +278,7 @@ if __name__ == "__main__":
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--gateway")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS)
+    parser.add_argument("--latency", type=float, default=0, help="milliseconds of each request to S3")
     given = parser.parse_args()
     done = main(
         given.work.resolve(),
@@ -272,5 +287,6 @@ if __name__ == "__main__":
         given.parts.split(","),
         given.gateway,
         given.repetitions,
+        given.latency,
     )
     print(json.dumps(done, indent=1))

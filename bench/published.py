@@ -107,6 +107,16 @@ PARTS: dict[str, Part] = {
         ("python -m bench.handoff {work} {home}",),
         "rewrite_table_path, a parallel copy, register_table; plain copies by eight threads",
     ),
+    "handoff-s3": Part(
+        "a handoff of 300 files of a megabyte on S3 at 30 ms a request, with checksums by the server and without",
+        12,
+        (
+            "python -m bench.handoff {work} {home} --store s3 --latency 30 --gateway versitygw",
+            "python -m bench.handoff {work} {home} --store s3 --latency 30 --gateway versitygw --without-checksums",
+        ),
+        "copies by the server, 32 at once, through boto3; the same, with both sides read and compared",
+        needs="versitygw",
+    ),
     "orphans": Part(
         "an orphan scan of two million listed files; of few",
         25,
@@ -142,6 +152,13 @@ PARTS: dict[str, Part] = {
         15,
         ("python -m bench.expiry {work} {home} --parts s3 --repetitions 3 --gateway versitygw",),
         "expire_snapshots: 2 shuffle partitions; 8 and stream_results; Spark's defaults",
+        needs="versitygw",
+    ),
+    "expiry-s3-30ms": Part(
+        "the same on S3 at 30 ms a request, its deletes also at the pace of the store's limit and at the shipped one",
+        15,
+        ("python -m bench.expiry {work} {home} --parts s3 --repetitions 2 --gateway versitygw --latency 30",),
+        "expire_snapshots: 2 shuffle partitions; 8 and stream_results; Spark's defaults; it never waits for a pace",
         needs="versitygw",
     ),
     "listing": Part("a listing of 200,000 keys of S3", 3, ("python -m bench.listing",), "boto3 alone"),

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from artemis_lifecycle.cold_tier.ledger import COPIED, COPIES, FAILED, LATE, LOST, PRESENT, REWRITTEN, TAKEN, CopiedFile
 from artemis_lifecycle.cold_tier.paths import Placing, Undecidable
@@ -83,7 +84,13 @@ Only manifests need `deletes`."""
 
 
 _AT_ONCE, _IN_PROCESS = 32, 8
-"""Copies of one task at once, where the server copies; and threads of this process for files of any kind."""
+"""Copies of one task at once, where the server copies; and threads of this process for other files."""
+
+_LITTLE = 64 << 20
+"""Bytes of files that may be in memory at once: each file then has a thread, where the store has a latency to hide."""
+
+_HASHED = 4
+"""So many bytes that a server copies cost this process, which only hashes them, as one that it carries."""
 
 _WHOLE = frozenset({POSITION_DELETES, DELETION_VECTORS, MANIFEST, MANIFEST_LIST})
 """Kinds of files that are rewritten, and held in memory for it."""
@@ -92,15 +99,28 @@ _WHOLE = frozenset({POSITION_DELETES, DELETION_VECTORS, MANIFEST, MANIFEST_LIST}
 def copy_files(runner: Runner, rows: Rows | pa.Table, copier: Copier, cost: Cost) -> list[CopiedFile]:
     """Copy every file of `rows` (WANTED), even if others fail. Return one result per file, by destination. Memory per
     thread is one part of a file, or one complete file if it is rewritten."""
+    data = rows if isinstance(rows, pa.Table) else rows.data
+    threads = _IN_PROCESS
+    if isinstance(data, pa.Table) and data.num_rows:
+        if cost.size_in_bytes <= _LITTLE:
+            threads = max(threads, copier.target.readers(data.column("destination")[0].as_py(), _AT_ONCE))
+        others = data.filter(pc.invert(pc.is_in(data.column("kind"), pa.array(sorted(_WHOLE)))))
+        # What a probe shows goes to executors with the stores.
+        if any(
+            copier.target.copies_within(copier.source, row["source"], row["destination"])
+            for row in others.slice(0, 1).to_pylist()
+        ):
+            copied = pc.sum(others.column("size_in_bytes")).as_py() or 0
+            cost = replace(cost, size_in_bytes=max(0, cost.size_in_bytes - copied + copied // _HASHED))
     if fits_in_process(cost):
-        copier = replace(copier, at_once=_AT_ONCE // _IN_PROCESS)
-    done = runner.map(rows, copier, COPIES, cost, threads=_IN_PROCESS).table()
+        copier = replace(copier, carried_at_once=threads)
+    done = runner.map(rows, copier, COPIES, cost, threads=1).table()
     return sorted((CopiedFile(**row) for row in done.to_pylist()), key=lambda file: file.destination)
 
 
 @dataclass(frozen=True, eq=False)
 class Copier:
-    """Copies files from `source` to `target`, one after the other; `at_once` where the server copies. Picklable.
+    """Copies files from `source` to `target`: `at_once` where the server copies, others `carried_at_once`. Picklable.
 
     `lengths` are the sizes of the copied manifests, by destination, with which manifest lists are rewritten. Files
     to `excluded` destinations are skipped. `committed` is when each snapshot was committed (microseconds since
@@ -119,6 +139,7 @@ class Copier:
     replaceable: Collection[str] | None = None
     required: Mapping[str, str] = field(default_factory=dict)
     at_once: int = _AT_ONCE
+    carried_at_once: int = 1
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -131,10 +152,11 @@ class Copier:
                     self.source, row["source"], row["destination"]
                 )
                 (within if by_server else others).append(row)
-            for done in chain(threaded(self._one, within, self.at_once), map(self._one, others)):
+            copies = threaded(partial(self._one, by_server=True), within, self.at_once)
+            for done in chain(copies, threaded(self._one, others, self.carried_at_once)):
                 yield pa.RecordBatch.from_pylist([asdict(done)], schema=COPIES)
 
-    def _one(self, row: Mapping[str, Any]) -> CopiedFile:
+    def _one(self, row: Mapping[str, Any], by_server: bool = False) -> CopiedFile:
         """Return the result of one file; a failure is a result."""
         wanted = CopiedFile(
             kind=row["kind"],
@@ -151,12 +173,16 @@ class Copier:
             unclear = ambiguity(wanted.source, self.mapping.rules)
             if unclear is not None:
                 raise _Damaged(f"engines may read another object by this path: {unclear}")
-            found = self.source.head(wanted.source)
+            read: str | None = None
+            if by_server:
+                found, read = self.source.head_and_checksum(wanted.source, lambda head: not self._is_late(wanted, head))
+            else:
+                found = self.source.head(wanted.source)
             if found is None:
                 raise _Damaged("the file is gone")
             if self._is_late(wanted, found):
                 return replace(wanted, action=LATE)
-            done = self._copied(wanted, row, found)
+            done = self._copied(wanted, row, found, read)
             if done.action != COPIED:
                 self.source.require_unchanged(wanted.source, found)
             return done.of(found.identity, done.source_checksum or done.checksum)
@@ -181,7 +207,7 @@ class Copier:
         committed = self.committed.get(wanted.added_by or 0, -1)
         return source.since > committed + 1000
 
-    def _copied(self, wanted: CopiedFile, row: Mapping[str, Any], source: StoredFile) -> CopiedFile:
+    def _copied(self, wanted: CopiedFile, row: Mapping[str, Any], source: StoredFile, read: str | None) -> CopiedFile:
         if same_file(wanted.source, wanted.destination, self.mapping.rules):
             raise HandoffFailed(
                 "The place of the copy is the file itself, under another name",
@@ -191,7 +217,7 @@ class Copier:
             )
         rewrite = self._rewriter(wanted, row)
         if rewrite is None:
-            return self._as_it_is(wanted, row["checksum"], source)
+            return self._as_it_is(wanted, row["checksum"], source, read)
         data = self.source.read(wanted.source)
         source_checksum = _checksum(data)
         _compare(source_checksum, row["checksum"])
@@ -242,10 +268,17 @@ class Copier:
             return lambda data: (rewrite_manifest_list(data, source, mapped, lengths, mapped.ids, limits, used), None)
         return None
 
-    def _as_it_is(self, wanted: CopiedFile, recorded: str | None, found: StoredFile) -> CopiedFile:
+    def _as_it_is(self, wanted: CopiedFile, recorded: str | None, found: StoredFile, read: str | None) -> CopiedFile:
+        """`read` is the checksum of the source if it was read, because its server copies."""
         wanted = self._sized(wanted, found.size_in_bytes)
+        if read is not None and recorded in (None, read):
+            # Where nothing is, as in nearly all cases, the copy needs no look before: it has the condition.
+            source, place = wanted.source, wanted.destination
+            if self.target.copy_new(source, place, source_stores=self.source, found=found, checksum=read):
+                return replace(wanted, checksum=read, action=COPIED)
+            self.source.require_unchanged(source, found)
         there, stored = self._there(wanted.destination, found.size_in_bytes)
-        if stored is not None and stored == (recorded or self.source.checksum(wanted.source)):
+        if stored is not None and stored == (recorded or read or self.source.checksum(wanted.source)):
             return replace(wanted, checksum=stored, action=PRESENT)
 
         # Without anything to replace, never over a file that came since: of a worker that finished this one's work.

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from threading import Lock
 from types import MappingProxyType
 from typing import Any, BinaryIO, Literal, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
@@ -197,6 +198,10 @@ class SeekableObject(io.RawIOBase):
         super().__init__()
         self._size, self._position = size, 0
 
+    def item(self) -> Item:
+        """Return what the store said of the object when it was opened."""
+        raise NotImplementedError
+
     def readable(self) -> bool:
         return True
 
@@ -271,7 +276,8 @@ class ObjectStore:
         self.settings = settings
         self._requests = requests
         self._buckets: set[str] = set()
-        self._conditional: dict[tuple[str, str], bool] = {}
+        self.shown: dict[tuple[str, str], bool] = {}
+        self._probing = Lock()
 
     # --- requests
 
@@ -423,6 +429,12 @@ class ObjectStore:
 
     def open(self, path: str) -> BinaryIO:
         return cast("BinaryIO", io.BufferedReader(self.stream(path), CHUNK))
+
+    def opened(self, path: str) -> tuple[StoredFile, BinaryIO]:
+        """`open`, with the status of the object that is read."""
+        stream = self.stream(path)
+        found = self.stored(address_of(path).stem, stream.item())
+        return found, cast("BinaryIO", io.BufferedReader(stream, CHUNK))
 
     def stream(self, path: str) -> SeekableObject:
         return _Reader(self, path)
@@ -654,19 +666,22 @@ class ObjectStore:
     def _shown(self, what: str, beside: Address, shows: Callable[[Address, str], bool]) -> bool:
         """Return what an object `shows` that is put beside a key, asked once for each bucket; False on any error."""
         known = what, beside.bucket
-        if known not in self._conditional:
-            key = f"{beside.key.rpartition('/')[0]}/{_PROBE}{uuid.uuid4().hex}".lstrip("/")
-            at = replace(beside, key=key)
-            try:
-                token = self._put(f"{at.stem}/{key}", _PROBED, Writing(True, None))
-                self._conditional[known] = shows(at, token)
-            except (StorageError, Refusal):
-                self._conditional[known] = False
-            for made in (at, _copied(at)):
-                with suppress(StorageError, Refusal):
-                    if self.item(f"{made.stem}/{made.key}") is not None:
-                        self.send(partial(self._requests.delete, made, None), "writes")
-        return self._conditional[known]
+        with self._probing:
+            if known not in self.shown:
+                key = f"{beside.key.rpartition('/')[0]}/{_PROBE}{uuid.uuid4().hex}".lstrip("/")
+                at = replace(beside, key=key)
+                try:
+                    token = self._put(f"{at.stem}/{key}", _PROBED, Writing(True, None))
+                    self.shown[known] = shows(at, token)
+                except (StorageError, Refusal):
+                    self.shown[known] = False
+                list(threaded(self._clear, [at, _copied(at)], self.threads))
+            return self.shown[known]
+
+    def _clear(self, made: Address) -> None:
+        with suppress(StorageError, Refusal):
+            if self.item(f"{made.stem}/{made.key}") is not None:
+                self.send(partial(self._requests.delete, made, None), "writes")
 
     # --- archive classes
 
@@ -708,12 +723,15 @@ class _Reader(SeekableObject):
     """An object as a seekable stream: ranges, each of the same object, larger ones while it is read in order."""
 
     def __init__(self, store: ObjectStore, path: str) -> None:
-        found = store.require_token(path)
-        super().__init__(found.size)
-        self._store, self._path, self._token = store, path, found.token
+        self._found = store.require_token(path)
+        super().__init__(self._found.size)
+        self._store, self._path = store, path
         self._ahead, self._fetched = CHUNK, memoryview(b"")
-        if not found.state.readable:
+        if not self._found.state.readable:
             store.read_range(path, 0, 1)  # The server says why it cannot be read.
+
+    def item(self) -> Item:
+        return self._found
 
     def _drop(self) -> None:
         self._ahead, self._fetched = CHUNK, memoryview(b"")
@@ -723,7 +741,7 @@ class _Reader(SeekableObject):
             return 0
         if not self._fetched:
             wanted = min(max(len(buffer), self._ahead), self._size - self._position)
-            data = self._store.read_range(self._path, self._position, wanted, self._token)
+            data = self._store.read_range(self._path, self._position, wanted, self._found.token)
             if len(data) != wanted:
                 raise StorageError(
                     f"The server sent {len(data)} bytes of a range of {wanted}",

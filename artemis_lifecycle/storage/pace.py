@@ -51,8 +51,12 @@ class TokenBucket:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     _tokens: float = field(default=0.0, init=False)
-    _filled_at: float | None = field(default=None, init=False)
+    _filled_at: float = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def __post_init__(self) -> None:
+        # What is prepared before the first `take` counts as waiting for it.
+        self._filled_at = self.clock()
 
     @property
     def piece(self) -> int:
@@ -75,8 +79,7 @@ class TokenBucket:
     def _fill(self) -> None:
         assert self.rate is not None
         now = self.clock()
-        if self._filled_at is not None:
-            self._tokens = min(max(1.0, self.rate), self._tokens + (now - self._filled_at) * self.rate)
+        self._tokens = min(max(1.0, self.rate), self._tokens + (now - self._filled_at) * self.rate)
         self._filled_at = now
 
 

@@ -294,7 +294,10 @@ class S3Requests:
         )
 
     def head(self, at: Address) -> Item:
-        said = self.ask("head_object", at)
+        return self.described(at, self.ask("head_object", at))
+
+    def described(self, at: Address, said: dict[str, Any]) -> Item:
+        """Return what the answer to a HEAD or GET says of the object."""
         restore, archived = said.get("Restore", ""), said.get("StorageClass") in ARCHIVE_CLASSES
         until = re.search(r'expiry-date="([^"]+)"', restore) if archived else None
         state = ArchiveState(
@@ -674,9 +677,12 @@ class _Stream(SeekableObject):
         super().__init__()
         self._store, self._path, self._address = store, path, store.usable(path)
         what = "An object cannot be opened"
-        first = store.call(what, path, partial(store.s3.ask, "get_object", self._address))
-        self._size, self._body = first["ContentLength"], first["Body"]
-        self._etag = store.call(what, path, partial(_token, first))
+        self._first = store.call(what, path, partial(store.s3.ask, "get_object", self._address))
+        self._size, self._body = self._first["ContentLength"], self._first["Body"]
+        self._etag = store.call(what, path, partial(_token, self._first))
+
+    def item(self) -> Item:
+        return self._store.s3.described(self._address, self._first)
 
     def readinto(self, buffer: Any, /) -> int:
         if self._position >= self._size or not len(buffer):

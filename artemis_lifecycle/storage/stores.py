@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from artemis_lifecycle.config.schemes import AZURE_SCHEMES, KINDS, S3_SCHEMES, kind_of
-from artemis_lifecycle.errors import CopyMismatch, ExistingFile, StorageError
+from artemis_lifecycle.errors import CopyMismatch, ExistingFile, MissingFile, StorageError
 from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle.storage.location import normalize, split
@@ -59,6 +59,9 @@ _LOCAL = frozenset({"", "file"})
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 _CARRIED = threading.BoundedSemaphore(2)
 """For copies that a server refuses to make by itself: many were begun at once, and each holds a part in memory."""
+
+Shown = dict[tuple[str, str], dict[tuple[str, str], bool]]
+"""What probes have shown (`ObjectStore.shown`), by the key of a store in `Stores`."""
 
 _SMALL = 64 << 10
 """Bytes. For files below this size, opening and parsing in Python take longer than reading and decompressing."""
@@ -98,12 +101,15 @@ class Stores:
         self._local = LocalStore()
         self._elsewhere = dict(settings.elsewhere)
         self._objects: dict[tuple[str, str], ObjectStore] = {}
+        self._shown: Shown = {}
 
-    def __getstate__(self) -> StoreSettings:
-        return self.settings
+    def __getstate__(self) -> tuple[StoreSettings, Shown]:
+        # What probes have shown of servers need not be asked by each task.
+        return self.settings, {place: dict(store.shown) for place, store in [*self._objects.items()]}
 
-    def __setstate__(self, state: StoreSettings) -> None:
-        Stores.__init__(self, state)
+    def __setstate__(self, state: tuple[StoreSettings, Shown]) -> None:
+        Stores.__init__(self, state[0])
+        self._shown = state[1]
 
     def __repr__(self) -> str:
         return f"Stores({self.settings!r})"
@@ -224,10 +230,21 @@ class Stores:
 
     def checksum(self, path: str) -> str:
         """Return `sha256:<hex>` of the file's current bytes."""
-        digest = hashlib.sha256()
-        for chunk in _chunks(self.open(path), path):
-            digest.update(chunk)
-        return f"sha256:{digest.hexdigest()}"
+        return _checksum(self.open(path), path)
+
+    def head_and_checksum(
+        self, path: str, admits: Callable[[StoredFile], bool]
+    ) -> tuple[StoredFile | None, str | None]:
+        """Return an object's `head`, and if `admits` accepts that, the checksum of this very object: on S3 both are of
+        one answer."""
+        store = self._remote(path)
+        assert store is not None
+        try:
+            found, file = store.opened(path)
+            with file:
+                return found, _checksum(file, path) if admits(found) else None
+        except MissingFile:
+            return None, None
 
     def copy(
         self,
@@ -315,6 +332,29 @@ class Stores:
             untouched=f"the source {source}",
             hint="check both stores' disks and network, then run the step again",
         )
+
+    def copy_new(
+        self, source: str, destination: str, *, source_stores: Stores, found: StoredFile, checksum: str
+    ) -> bool:
+        """Have the server copy the object that was `found`, whose bytes have this checksum, to where nothing is, in one
+        request if it computes checksums. Return False if it does not or something is there: `copy` then finds out."""
+        chosen, size = self.settings.storage_class, found.size_in_bytes
+        target = self._copier(source_stores, source, destination, overwrite=False)
+        if target is None or found.etag is None or chosen in UNREADABLE_CLASSES.get(kind_of(destination) or "", ()):
+            return False
+        try:
+            return target.copy_within(
+                source,
+                destination,
+                size=size,
+                source_etag=found.etag,
+                checksum=checksum,
+                storage_class=chosen,
+                verify=_verifier(size, lambda: (size, checksum)),
+                overwrite=False,
+            )
+        except (ExistingFile, _ReadsBackDifferently):
+            return False
 
     def copies_within(self, origin: Stores, source: str, destination: str) -> bool:
         """Return True if one server has both paths, `source` by `origin`, and may copy by itself: then many copies at
@@ -496,7 +536,9 @@ class Stores:
         other = self._elsewhere.get(bucket)
         place = kind, "" if other is None else bucket
         if place not in self._objects:
-            self._objects[place] = _made(kind, other or self.settings, None if other else self._s3_client_factory)
+            made = _made(kind, other or self.settings, None if other else self._s3_client_factory)
+            made.shown.update(self._shown.get(place, {}))
+            self._objects[place] = made
         return self._objects[place]
 
     def _store(self, path: str) -> Store:
@@ -550,6 +592,13 @@ def _verifier(size: int, expected: Callable[[], tuple[int, str]]) -> Callable[[i
             raise _ReadsBackDifferently(f"the source is {checksum}, the copy {read_checksum}")
 
     return verify
+
+
+def _checksum(file: BinaryIO, path: str) -> str:
+    digest = hashlib.sha256()
+    for chunk in _chunks(file, path):
+        digest.update(chunk)
+    return f"sha256:{digest.hexdigest()}"
 
 
 def _chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
