@@ -445,12 +445,14 @@ def _forget(spark: SparkSession, catalog: str, keys: Iterable[str] = ()) -> None
     from artemis_lifecycle.spark.session import own_catalog
 
     loaded, own = _loaded_catalogs(spark), own_catalog(spark, catalog)
-    for name, known in {catalog: keys, own: () if own != catalog else keys}.items():
+    for name in dict.fromkeys((catalog, own)):
         if (found := loaded.remove(name)).isDefined():
             found.get().icebergCatalog().close()
         prefix = f"spark.sql.catalog.{name}"
+        known = [prefix + key.removeprefix(f"spark.sql.catalog.{catalog}") for key in keys]
         for key in known or [key for key in spark.conf.getAll if key.startswith(prefix)]:
             spark.conf.unset(key)
+    spark.conf.unset(f"spark.sql.catalog.{own}.artemis.rows-of")
 
 
 def _loaded_catalogs(spark: SparkSession) -> Any:
