@@ -39,6 +39,11 @@ def overwrite(spark: SparkSession, name: str, rows: Values, *, branch: str = "ma
 _VALUE = r"(?:-?\d+|'[^'\\\t\n]*'|NULL)"
 _ROW = rf"\({_VALUE}(?:, {_VALUE})*\)"
 _ROWS = re.compile(rf"INSERT (INTO|OVERWRITE) (?:TABLE )?(\S+?)(?:\.branch_(\w+))? VALUES ({_ROW}(?:, {_ROW})*)")
+_HINTED = re.compile(
+    r"INSERT (INTO|OVERWRITE) (?:TABLE )?(\S+?)(?:\.branch_(\w+))? SELECT /\*\+ COALESCE\(1\) \*/ "
+    rf"(?:\* FROM VALUES ({_ROW}(?:, {_ROW})*)|id FROM range\((?:(\d+), )?(\d+)\))"
+)
+"""Rows in one file."""
 _NAMESPACE = re.compile(r"CREATE NAMESPACE (IF NOT EXISTS )?(\w+)\.(\w+)")
 _PROPERTY = r"'[^']*' ?= ?'[^']*'"
 _TABLE = re.compile(
@@ -55,7 +60,7 @@ def sql(spark: SparkSession, statement: str) -> DataFrame:
     only where they need no shuffle; nothing is staged (`spark.wap.id`). Namespaces and simple tables are made by their
     catalog."""
     plain = statement.strip()
-    if (found := _ROWS.fullmatch(plain)) and _write(spark, *found.groups()):
+    if _written(spark, plain):
         pass
     elif found := _NAMESPACE.fullmatch(plain):
         _make_namespace(spark, found[2], found[3], bool(found[1]))
@@ -66,18 +71,44 @@ def sql(spark: SparkSession, statement: str) -> DataFrame:
     return _nothing(spark)
 
 
+def _written(spark: SparkSession, statement: str) -> bool:
+    if found := _ROWS.fullmatch(statement):
+        return _write(spark, *found.groups())
+    found = _HINTED.fullmatch(statement)
+    return found is not None and _write_one_file(spark, *found.groups())
+
+
 def _write(spark: SparkSession, how: str, name: str, branch: str | None, values: str) -> bool:
-    rows = [
-        tuple(None if each == "NULL" else each.strip("'") for each in re.findall(_VALUE, row))
-        for row in re.findall(_ROW, values)
-    ]
-    table = java_table(spark, name)
-    if len(rows) > 1 and not _PLAIN.fullmatch(f"{table.spec()} {table.sortOrder()} {table.schema()}"):
+    rows, table = _rows(values), java_table(spark, name)
+    if len(rows) > 1 and not _is_plain(table):
         return False
     # Spark cuts them in two, for its two cores.
     parts = [each for each in (rows[: len(rows) // 2], rows[len(rows) // 2 :]) if each]
     compile_core(spark).write(table, branch or "main", "\n\f\n".join(map(_lines, parts)), how == "OVERWRITE")
     return True
+
+
+def _write_one_file(
+    spark: SparkSession, how: str, name: str, branch: str | None, values: str | None, first: str | None, end: str | None
+) -> bool:
+    rows = _rows(values) if values is not None else [(each,) for each in range(int(first or 0), int(end or 0))]
+    table = java_table(spark, name)
+    # Spark casts, and refuses what lacks a column.
+    if not rows or not _is_plain(table) or len(table.schema().columns()) != len(rows[0]):
+        return False
+    compile_core(spark).write(table, branch or "main", _lines(rows), how == "OVERWRITE")
+    return True
+
+
+def _rows(values: str) -> list[tuple[object, ...]]:
+    return [
+        tuple(None if each == "NULL" else each.strip("'") for each in re.findall(_VALUE, row))
+        for row in re.findall(_ROW, values)
+    ]
+
+
+def _is_plain(table: Any) -> bool:
+    return _PLAIN.fullmatch(f"{table.spec()} {table.sortOrder()} {table.schema()}") is not None
 
 
 def answer(spark: SparkSession, statement: str) -> list[Row]:

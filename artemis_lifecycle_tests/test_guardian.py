@@ -15,27 +15,43 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import LifecycleError
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests import core_tables
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.guardian import GUARDIAN, LossError, on_disk
+from artemis_lifecycle_tests.integration.crash_world import Disk, Saved
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
 
 
+@pytest.fixture(scope="module")
+def written(
+    module_configs: MakeConfig, spark: SparkSession, postgres_uri: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[LifecycleConfig, Disk, Saved]:
+    """Two tables, which are put back for each test."""
+    config = module_configs(defaults=AND_ARCHIVED, tables={"db.*": {}})
+    live = config.catalogs.live.name
+    core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
+    for version in (2, 3):
+        table = f"{live}.db.v{version}"
+        core_tables.sql(
+            spark,
+            f"CREATE TABLE {table} (id int, part string) USING iceberg PARTITIONED BY (part) "
+            f"TBLPROPERTIES ('format-version'='{version}', 'write.delete.mode'='merge-on-read')",
+        )
+        spark.sql(f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ id, 'p ' || id % 2 FROM range(0, 8)")
+        spark.sql(f"DELETE FROM {table} WHERE id IN (3, 4)")
+        spark.sql(f"INSERT INTO {table} VALUES (20, 'p 0'), (21, 'p 1')")
+        spark.sql(f"CALL {live}.system.compute_table_stats(table => 'db.v{version}')")
+    disk = Disk(config.home, postgres_uri.replace("+psycopg2", "", 1), tmp_path_factory.mktemp("saved"))
+    return config, disk, disk.save()
+
+
 @pytest.fixture
-def walking(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
-    with Lifecycle.open(make_config(defaults=AND_ARCHIVED, tables={"db.*": {}}), spark=spark) as lifecycle:
-        live = lifecycle.config.catalogs.live.name
-        spark.sql(f"CREATE NAMESPACE {live}.db")
-        for version in (2, 3):
-            table = f"{live}.db.v{version}"
-            spark.sql(
-                f"CREATE TABLE {table} (id int, part string) USING iceberg PARTITIONED BY (part) "
-                f"TBLPROPERTIES ('format-version'='{version}', 'write.delete.mode'='merge-on-read')"
-            )
-            spark.sql(f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ id, 'p ' || id % 2 FROM range(0, 8)")
-            spark.sql(f"DELETE FROM {table} WHERE id IN (3, 4)")
-            spark.sql(f"INSERT INTO {table} VALUES (20, 'p 0'), (21, 'p 1')")
-            spark.sql(f"CALL {live}.system.compute_table_stats(table => 'db.v{version}')")
+def walking(written: tuple[LifecycleConfig, Disk, Saved], spark: SparkSession) -> Iterator[Lifecycle]:
+    config, disk, saved = written
+    disk.put_back(saved)
+    with open_lifecycle(config, spark=spark) as lifecycle:
         yield lifecycle
 
 

@@ -15,8 +15,10 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
+from artemis_lifecycle_tests.integration.crash_world import Disk, Saved
 
 TABLE = "ns.t"
 OPENED: Counter[str] = Counter()
@@ -47,12 +49,24 @@ def opened(lifecycle: Lifecycle) -> Counter[str]:
     return Counter(manifests=OPENED["manifests"], data=len(data), deletes=len(deletes))
 
 
-@pytest.fixture
-def unfit(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
-    """A governed table of 24 small files, each in a manifest of its own, and 14 delete files."""
-    with open_lifecycle(make_config(tables={"ns.*": {}}), spark=spark) as lifecycle:
+@pytest.fixture(scope="module")
+def written(
+    module_configs: MakeConfig, spark: SparkSession, postgres_uri: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[LifecycleConfig, Disk, Saved]:
+    config = module_configs(tables={"ns.*": {}})
+    with open_lifecycle(config, spark=spark) as lifecycle:
         lifecycle.prepare()  # Before the first step that writes, a question records nothing.
         _make(lifecycle, spark)
+    disk = Disk(config.home, postgres_uri.replace("+psycopg2", "", 1), tmp_path_factory.mktemp("saved"))
+    return config, disk, disk.save()
+
+
+@pytest.fixture
+def unfit(written: tuple[LifecycleConfig, Disk, Saved], spark: SparkSession) -> Iterator[Lifecycle]:
+    """A governed table of 24 small files, each in a manifest of its own, and 14 delete files."""
+    config, disk, saved = written
+    disk.put_back(saved)
+    with open_lifecycle(config, spark=spark) as lifecycle:
         yield lifecycle
 
 
@@ -65,7 +79,7 @@ def _make(lifecycle: Lifecycle, spark: SparkSession) -> None:
         "'write.delete.mode'='merge-on-read', 'write.distribution-mode'='none')",
     )
     for number in range(24):
-        spark.range(number * 10, number * 10 + 10).selectExpr("cast(id as int) a").coalesce(1).writeTo(name).append()
+        core_tables.append(spark, name, [(each,) for each in range(number * 10, number * 10 + 10)])
     for number in range(14):
         spark.sql(f"DELETE FROM {name} WHERE a = {number * 10}")
 
