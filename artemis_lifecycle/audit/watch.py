@@ -14,7 +14,7 @@ from artemis_lifecycle.catalogs.gate.rules import Mode, governed_mode
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
-from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.errors import LifecycleError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import CatalogEntry, Snapshot, TableMetadata
 from artemis_lifecycle.operations.lineage import FoundSnapshot, UnmetSnapshot, WatchedTable
@@ -76,10 +76,14 @@ class LineageWatching:
         The first call begins the watch: older snapshots are not checked. It works in every catalog, and also finds what
         got past a gate.
         """
-        loaded, _ = self.resources.catalogs.answering(CatalogReader.loadable)
-        entries = {table: entry for found, _ in loaded.values() for table, entry in found.items()}
-        errors = {table: each for _, errors in loaded.values() for table, each in errors.items()}
-        errors = {table: each for table, each in errors.items() if self._governs(table)}
+        answers, _ = self.resources.catalogs.answering(CatalogReader.pointers)
+        rows = {table: entry for found in answers.values() for table, entry in found.items()}
+        entries = {table: entry for table, entry in rows.items() if entry.problem is None}
+        errors = {
+            table: UnreadableMetadata.of(entry.problem, entry.metadata_location)
+            for table, entry in rows.items()
+            if entry.problem is not None and self._governs(table)
+        }
         watched = self._watch(entries.values(), seconds)
         unreadable = errors | dict(watched.unreadable)
         return replace(watched, unreadable=unreadable, open=self._open(entries.keys() | errors.keys()))

@@ -83,7 +83,7 @@ def held_until(
 
     def kept_at(instant_ms: int) -> bool:
         holds = tuple(each for each in keepers["holds"] if each.until_ms is None or each.until_ms >= instant_ms)
-        return not wanted.isdisjoint(decide(view, settings, instant_ms, **{**keepers, "holds": holds}).kept)
+        return not wanted.isdisjoint(decide(view, settings, instant_ms, **(keepers | {"holds": holds})).kept)
 
     if not kept_at(now_ms):
         return now_ms

@@ -312,8 +312,8 @@ class Protection:
         self._unarchived = None
         self._known_files = None
         self._folders = set()
-        others = (*self._unarchived_files(self._open_plans()), *self._attempts, *self._ahead)
-        reached = [*self._reached_files(), *(files for _, files in others)]
+        further = (*self._unarchived_files(self._open_plans()), *self._attempts, *self._ahead)
+        reached = [*self._reached_files(), *(files for _, files in further)]
         # An expiration has its files from the table's metadata, so their spelling is the table's; other files were
         # listed.
         links = self._deletion.kind not in ("expiration", "deep_archive")
@@ -569,6 +569,7 @@ class Protection:
         """Return what open plans of the tables here still have to archive, but another tool expired; and all that the
         snapshots of undeleted plans need, beyond the files that these plans had deleted."""
         context = self._context
+        wanted: list[tuple[str, PlanRecord, str | None]]
         wanted = [(OPEN_PLAN, plan, None) for plan in plans if plan.status is PlanStatus.OPEN]
         wanted += [(UNDELETED, plan, record.metadata_location) for plan, record in self._undeleted_plans()]
         # Of a uuid with several names, what any of them lacks.
