@@ -20,7 +20,7 @@ def lifecycle(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycl
     lineage = {"mode": "report", "required": ["writer.id"]}
     config = make_config(defaults={**WITHOUT_COLD, "lineage": lineage}, tables={"db.*": {}})
     with open_lifecycle(config, spark=spark) as opened:
-        make_table(opened, "other", 1)
+        make_table(opened, "other", 0)
         opened.watch_lineage()
         yield opened
 
