@@ -92,35 +92,56 @@ class Seen:
             return sys.maxsize
         return max((number for number, each in enumerate(self.log, 1) if each == known.metadata_location), default=0)
 
-    def may_follow(self, known: KnownTable) -> bool:
-        """Return False if this line does not continue that of a known table, and is in another place."""
+    def continues(self, known: KnownTable, *, alone: bool = False) -> bool:
+        """Return False if the name of a known table now has another line of its uuid.
+
+        A log that is cut proves nothing: a table that is `alone` with its uuid may have moved, or come back to its
+        folder, and one that is still there may be of a second name in that folder.
+        """
+        is_there = known.missing_since is None
         folder, theirs = (each.metadata_location.rpartition("/")[0] for each in (self, known))
-        return folder == theirs or self.follows(known) > 0
+        return self.follows(known) > 0 or (alone and is_there) or (folder == theirs and (alone or is_there))
+
+    def is_new_name_of(self, known: KnownTable, near: int) -> bool:
+        """Return True for a known table whose name is gone, if this line continues it no less closely than any table
+        that has its name (`near`); of one that was dropped before, only its own last state does."""
+        close = self.follows(known)
+        return near < close == sys.maxsize if known.missing_since else close >= max(near, 1)
 
 
 class KnownTables(db.Part):
     def observe(
-        self, catalog: str, present: Mapping[tuple[str, str], Seen], *, complete: bool = True
+        self,
+        catalog: str,
+        present: Mapping[tuple[str, str], Seen],
+        before: Iterable[KnownTable],
+        *,
+        complete: bool = True,
     ) -> list[KnownTable]:
-        """Record the tables that `catalog` has, by uuid and name. Tables that it no longer has count as missing from
-        now on, unless a new name continues their line.
+        """Record the tables that `catalog` has, by uuid and name. Tables that it no longer has, of those known
+        `before`, count as missing from now on, unless a new name continues their line.
 
         A table that came back is no longer missing, and earlier decisions about it are cleared. Without `complete`, no
         table becomes missing: an unreadable table may be any of them. Return the missing tables.
         """
-        left = {(each.table_uuid, each.table): each for each in self.of_catalog(catalog)}
+        left = {(each.table_uuid, each.table): each for each in before}
         names: dict[str, set[str]] = defaultdict(set)
         for table_uuid, table in (*left, *present):
             names[table_uuid].add(table)
-        before = {key: left.pop(key) for key in present if key in left}
+        had = {key: left.pop(key) for key in present if key in left}
+        # The look before this one found them.
+        look = sa.select(catalog_looks.c.looked_at).where(catalog_looks.c.catalog == catalog).scalar_subquery()
+        since = {"missing_since": _NOW, "last_seen": sa.func.greatest(known_tables.c.last_seen, look)}
         with around("known_tables.observe"), self.engine.begin() as connection:
             for (table_uuid, table), seen in sorted(present.items(), key=lambda each: each[0]):
-                known = before.get((table_uuid, table))
+                known = had.get((table_uuid, table))
                 alone = len(names[table_uuid]) == 1
-                if known is None or _set_apart(connection, known, seen, alone=alone):
+                if known is None or _set_apart(connection, known, seen, since, alone=alone):
                     # It has a new name now: of those whose names are gone, the one that it continues.
-                    lost = (each for each in left.values() if each.table_uuid == table_uuid and seen.follows(each))
-                    former = max(lost, key=seen.follows, default=None)
+                    near = max((seen.follows(each) for key, each in had.items() if key[0] == table_uuid), default=0)
+                    lost = (each for key, each in left.items() if key[0] == table_uuid)
+                    lost = (each for each in lost if seen.is_new_name_of(each, near))
+                    former = max(lost, key=lambda each: (seen.follows(each), not each.missing_since), default=None)
                     if former is not None:
                         del left[table_uuid, former.table]
                         renamed = sa.update(known_tables).where(*_same(former)).values(table_name=table)
@@ -130,9 +151,6 @@ class KnownTables(db.Part):
                     continue
                 connection.execute(_seen(catalog, table_uuid, seen))
             gone = [each for each in left.values() if each.missing_since is None]
-            # The look before this one found them.
-            look = sa.select(catalog_looks.c.looked_at).where(catalog_looks.c.catalog == catalog).scalar_subquery()
-            since = {"missing_since": _NOW, "last_seen": sa.func.greatest(known_tables.c.last_seen, look)}
             for each in gone if complete else ():
                 again = known_tables.c.metadata_location == each.metadata_location
                 missing = sa.update(known_tables).where(*_same(each), again, known_tables.c.missing_since.is_(None))
@@ -207,9 +225,10 @@ class KnownTables(db.Part):
         decision = NewDecision("unkeep-dropped", known.table_uuid, who)
         return self._decide(known, decision, again=quarantined, kept_at=None, kept_by=None, kept_why=None)
 
-    def back(self, known: KnownTable) -> KnownTable:
-        """Record that a dropped table's files will be restored to their paths. Raises PlanStateError."""
-        return self._decide(known, gone_at=None)
+    def back(self, known: KnownTable, metadata_location: str | None = None) -> KnownTable:
+        """Record that a dropped table's files will be restored to their paths, and which state of it was registered.
+        Raises PlanStateError."""
+        return self._decide(known, gone_at=None, metadata_location=metadata_location or known.metadata_location)
 
     def undrop(self, known: KnownTable, who: str, why: str) -> KnownTable:
         """Record who registered a dropped table again. Raises PlanStateError if it is not missing."""
@@ -251,18 +270,15 @@ def _same(known: KnownTable) -> tuple[sa.ColumnElement[bool], ...]:
 _NOW = sa.func.clock_timestamp()
 
 
-def _set_apart(connection: sa.Connection, known: KnownTable, seen: Seen, *, alone: bool) -> bool:
+def _set_apart(
+    connection: sa.Connection, known: KnownTable, seen: Seen, since: Mapping[str, object], *, alone: bool
+) -> bool:
     """If its name now has another line of the uuid, keep what is known of the table that had it as that of a dropped
-    one, under a name that says so. Return whether that was done.
-
-    A log that is cut proves nothing: a table that is `alone` with its uuid may have moved, or come back to its folder,
-    and one that is still there may be of a second name in that folder.
-    """
-    is_there = known.missing_since is None
-    if seen.follows(known) or (alone and is_there) or (seen.may_follow(known) and (alone or is_there)):
+    one, under a name that says so; if it was there before, missing `since` now. Return whether that was done."""
+    if seen.continues(known, alone=alone):
         return False
     name = apart(known.table, known.missing_since or datetime.now(UTC))
-    values = {"table_name": name, "missing_since": sa.func.coalesce(known_tables.c.missing_since, _NOW)}
+    values = {"table_name": name, **({} if known.missing_since else since)}
     as_read = known_tables.c.metadata_location == known.metadata_location
     # Another look may have done it since.
     return connection.execute(sa.update(known_tables).where(*_same(known), as_read).values(values)).rowcount > 0
@@ -306,7 +322,7 @@ seen_pointers = sa.Table(
     sa.Column("table_uuid", sa.Text, primary_key=True),
     sa.Column("metadata_location", sa.Text, primary_key=True),
     sa.Column("seen_at", db.Utc, nullable=False, server_default=db.CLOCK),
-    # A later pointer's metadata log does not have it; when that was found.
+    # Its commits are not in the table's history; when a later pointer's metadata log was found to lack it.
     sa.Column("lost", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("lost_at", db.Utc),
 )
@@ -333,9 +349,10 @@ class Swaps:
 
 
 class TableLocations(db.Part):
-    def saw(self, table_uuid: str, locations: Iterable[str], pointer: str | None) -> None:
+    def saw(self, table_uuid: str, locations: Iterable[str], pointer: str | None, lost: Collection[str] = ()) -> None:
         """Record the table's current locations (normal form) and, for a step, its metadata file. Known values are not
-        written again."""
+        written again. What it `lost` comes first, and its row last: with a new pointer, it no longer shows this."""
+        self.lost(table_uuid, lost)
         seen = seen_pointers.c
         query = sa.union_all(
             sa.select(table_locations.c.location).where(table_locations.c.table_uuid == table_uuid),
@@ -370,15 +387,13 @@ class TableLocations(db.Part):
         query = sa.select(seen_pointers.c.metadata_location).where(seen_pointers.c.table_uuid == table_uuid)
         return frozenset(db.scalars(self.engine, query))
 
-    def lost(self, table_uuid: str, pointers: Iterable[str]) -> None:
-        """Record metadata files that were a table's pointer, and that its next known pointer does not follow."""
-        rows = [
-            {"table_uuid": table_uuid, "metadata_location": each, "lost": True, "lost_at": _NOW}
-            for each in sorted(pointers)
-        ]
+    def lost(self, table_uuid: str, pointers: Iterable[str], *, left: bool = True) -> None:
+        """Record metadata files that a table's pointer does not follow. Unless `left`, nobody saw them as its pointer:
+        what their commits wrote is protected, but the table has left no line."""
+        values: dict[str, object] = {"lost": True, **({"lost_at": _NOW} if left else {})}
+        rows = [{"table_uuid": table_uuid, "metadata_location": each, **values} for each in sorted(pointers)]
         if rows:
             keys, statement = ["table_uuid", "metadata_location"], upsert(seen_pointers).values(rows)
-            values = {"lost": True, "lost_at": _NOW}
             statement = statement.on_conflict_do_update(index_elements=keys, set_=values)
             db.write(self.engine, "table_locations.lost", statement)
 

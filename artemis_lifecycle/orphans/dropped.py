@@ -91,6 +91,7 @@ def observe(
     rules_of: Callable[[str], LocationRules],
     most: int | None = None,
     *,
+    before: Sequence[KnownTable] | None = None,
     names_are_lines: bool = True,
     complete: bool = True,
 ) -> tuple[list[KnownTable], dict[str, str]]:
@@ -98,17 +99,22 @@ def observe(
     (missing tables, why tables were unreadable).
 
     Reads the metadata files of new and changed tables, at most `most` of them; the next call reads more. A table that
-    is not read, or cannot be read or loaded, counts as the one known under its name. If none is known, it may be any
-    table, so no table counts as missing until it is read; nor does one without `complete`, when only new names count.
-    Without `names_are_lines`, a table has one name at a time.
+    is not read, or cannot be read or loaded, counts as the one known under its name. If none is known, it is the one
+    whose pointer it has, or may be any table, so no table counts as missing until it is read; nor does one without
+    `complete`, when only new names count. Without `names_are_lines`, a table has one name at a time.
+
+    What was known `before` is read before the catalog: a commit of another step in between is not lost.
     """
-    before = operations.known_tables.of_catalog(name)
-    uuids = {known.metadata_location: known.table_uuid for known in before if is_written_once(known.metadata_location)}
+    before = operations.known_tables.of_catalog(name) if before is None else before
+    once = [known for known in before if is_written_once(known.metadata_location)]
+    uuids = {known.metadata_location: known.table_uuid for known in once}
+    # Another row may have the state to which a table was put back: only its own says that nothing changed.
+    own = {(known.table, known.metadata_location): known.table_uuid for known in once}
     by_name = {known.table: known for known in before if known.missing_since is None}
     pointers = {table: each for table, each in catalog.pointers().items() if not table.startswith(f"{NAMESPACE}.")}
-    unread = {each.metadata_location for each in pointers.values() if each.problem is None}.difference(uuids)
+    named = {(table, each.metadata_location) for table, each in pointers.items() if each.problem is None}
+    unread = {at for _, at in named.difference(own)}
     read = tables_behind(stores, set(sorted(unread)[:most]))
-    found = {**uuids, **{at: each.table_uuid if isinstance(each, Behind) else each for at, each in read.items()}}
     present: dict[tuple[str, str], Seen] = {}
     problems: dict[str, str] = {}
 
@@ -118,22 +124,24 @@ def observe(
 
     strangers = False
     for table, pointer in pointers.items():
-        uuid = found.get(pointer.metadata_location)
-        if not isinstance(uuid, str):
-            problem = pointer.problem if uuid is None else uuid.what
+        at, known = pointer.metadata_location, by_name.get(table)
+        behind, uuid = read.get(at), own.get((table, at))
+        if isinstance(behind, Behind):
+            uuid, rules = behind.table_uuid, rules_of(table)
+            former = [each.metadata_location for each in before if (each.table_uuid, each.table) == (uuid, table)]
+            lost, locations = lost_since(former, at, behind.log, rules), normal_locations(behind.locations, rules)
+            operations.table_locations.saw(uuid, locations, None, lost)
+        elif uuid is None:
+            problem = pointer.problem if behind is None else behind.what
             problems |= {} if problem is None else {table: problem}
-            known = by_name.get(table)
-            strangers = strangers or known is None
             if known is not None:
                 present[known.table_uuid, table] = Seen(table, known.metadata_location, is_read=False)
-            continue
-        behind = read.get(pointer.metadata_location)
-        present[uuid, table] = saw(table, pointer.metadata_location, behind)
-        if isinstance(behind, Behind):
-            former = {each.metadata_location for each in before if (each.table_uuid, each.table) == (uuid, table)}
-            operations.table_locations.saw(uuid, normal_locations(behind.locations, rules_of(table)), None)
-            lost = lost_since(former, pointer.metadata_location, behind.log, rules_of(table))
-            operations.table_locations.lost(uuid, lost)
+                continue
+            uuid = uuids.get(at)
+        if uuid is None:
+            strangers = True
+        else:
+            present[uuid, table] = saw(table, at, behind)
     if {(known.table_uuid, known.table) for known in before if known.missing_since is None}.difference(present):
         # One of them may be in the catalog as another kind of object.
         others = {each.metadata_location: each.identifier for each in catalog.others() if each.metadata_location}
@@ -141,7 +149,7 @@ def observe(
             if isinstance(other, Behind):
                 key = other.table_uuid, others[location]
                 present.setdefault(key, saw(others[location], location, other))
-    return operations.known_tables.observe(name, present, complete=complete and not strangers), problems
+    return operations.known_tables.observe(name, present, before, complete=complete and not strangers), problems
 
 
 def last_metadata(stores: Stores, root: str, known: KnownTable, places: Sequence[str] = ()) -> TableMetadata:

@@ -315,7 +315,7 @@ def remember(newer: Sequence[str], stores: Stores, known: TableLocations, table_
         found = stores.head(path)
         written = None if found is None else found.last_modified
         if found is not None and (written is None or written < read_at - _IN_FLIGHT):
-            known.lost(table_uuid, [path])
+            known.lost(table_uuid, [path], left=False)
 
 
 def _is_newer(other: TableMetadata, current: TableMetadata, lineage: Collection[str], rules: LocationRules) -> bool:

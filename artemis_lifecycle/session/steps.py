@@ -27,7 +27,6 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.metadata.lines import is_written_once
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.decisions import Watch, paused
 from artemis_lifecycle.operations.known_tables import KnownTable, Seen, beside_catalog
 from artemis_lifecycle.operations.leases import Lease, mark
@@ -166,6 +165,8 @@ class Steps:
             siblings = catalogs_of_database(catalogs, reader, resources.cold_catalog).beside()
             return Beside(reader.pointers(), reader.others()), siblings
 
+        known = operations.known_tables.of_catalog
+        before = {each: known(each) for name in resources.catalogs.names for each in (beside_catalog(name), name)}
         answers, errors = resources.catalogs.answering(seen)
         for name in resources.catalogs.names:
             if name in errors:
@@ -173,34 +174,30 @@ class Steps:
                 missing += operations.known_tables.missing(name)
                 continue
             tables, siblings = answers[name]
-            observe(siblings, stores, operations, beside_catalog(name), rules, most)
-            lost, unread = observe(tables, stores, operations, name, rules, most)
+            beside = beside_catalog(name)
+            observe(siblings, stores, operations, beside, rules, most, before=before[beside])
+            lost, unread = observe(tables, stores, operations, name, rules, most, before=before[name])
             missing, problems = missing + lost, problems | unread
         return missing, problems
 
     def saw(self, state: TableState) -> None:
         """Record a table before anything is done to it: if it is dropped or moves, its files are found by this."""
-        operations, metadata = self.resources.unchecked_operations, state.metadata
+        operations, uuid = self.resources.unchecked_operations, state.metadata.table_uuid
         catalog = state.catalog or self.resources.config.catalogs.of(state.name).name
-        names = operations.known_tables.names(catalog, metadata.table_uuid)
-        known, log = names.get(state.name), [entry.metadata_file for entry in metadata.metadata_log]
-        seen = Seen(state.name, metadata.metadata_location, log)
-        if state.catalog is None and names and (known is None or known.missing_since or not seen.may_follow(known)):
+        names, rules = operations.known_tables.names(catalog, uuid), self.resources.rules(state.name)
+        known, seen = names.get(state.name), _seen(state)
+        if state.catalog is None and known is not None and not seen.follows(known):
+            # Another step may have seen a commit since `state` was read.
+            state = self.again(state)
+            seen = _seen(state)
+        if state.catalog is None and names and (known is None or known.missing_since or not seen.continues(known)):
             # Renamed, a second name, or another line under its name: all names together tell.
             live, stores = self.resources.catalogs.reader(catalog), self.resources.live_stores
             observe(live, stores, operations, catalog, self.resources.rules, complete=False)
-        operations.known_tables.saw(catalog, metadata.table_uuid, seen)
-        locations = own_locations(metadata, self.resources.rules(state.name))
-        operations.table_locations.saw(metadata.table_uuid, locations, metadata.metadata_location)
-        former = [] if known is None else [known.metadata_location]
-
-        def lost(now: TableMetadata) -> set[str]:
-            log = [entry.metadata_file for entry in now.metadata_log]
-            return lost_since(former, now.metadata_location, log, self.resources.rules(state.name))
-
-        if lost(metadata) and state.catalog is None:
-            # Another step may have seen a commit since `state` was read; the next look no longer knows this one.
-            operations.table_locations.lost(metadata.table_uuid, lost(self.again(state).metadata))
+        former = [] if known is None or state.catalog is not None else [known.metadata_location]
+        at, locations = seen.metadata_location, own_locations(state.metadata, rules)
+        operations.table_locations.saw(uuid, locations, at, lost_since(former, at, seen.log or (), rules))
+        operations.known_tables.saw(catalog, uuid, seen)
 
     def settle(self, state: TableState) -> None:
         """Prove the table's earlier commits through a REST catalog that are not proven yet, of which any may have
@@ -376,6 +373,11 @@ class Steps:
             return
         with self.resources.calling_with_spark(lambda _: lease.worked_on_by(self._processes())):
             yield
+
+
+def _seen(state: TableState) -> Seen:
+    log = [entry.metadata_file for entry in state.metadata.metadata_log]
+    return Seen(state.name, state.metadata.metadata_location, log)
 
 
 @contextmanager

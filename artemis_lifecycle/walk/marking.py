@@ -94,7 +94,8 @@ def _remember(
     """Record tables that no sweep has seen yet. Otherwise nobody would know of one that is dropped before the first."""
     known = {each.table_uuid for each in resources.operations.known_tables.of_catalog(catalog)}
     for table_uuid in seen.keys() - known:
-        resources.operations.known_tables.saw(catalog, table_uuid, seen[table_uuid])
         rules = resources.rules(seen[table_uuid].table)
         places = [normalize(place, rules) for each, place in locations if each == table_uuid]
         resources.operations.table_locations.saw(table_uuid, places, seen[table_uuid].metadata_location)
+        # Last: who is known is not recorded again.
+        resources.operations.known_tables.saw(catalog, table_uuid, seen[table_uuid])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from shlex import quote
 from typing import TypeVar
@@ -18,7 +19,7 @@ from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.config.names import name_of
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY, OPERATION
 from artemis_lifecycle.deletion.quarantine import Undeleted, put_back
-from artemis_lifecycle.errors import BadInput, NotApplicable, Refused, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import BadInput, NotApplicable, PlanStateError, Refused, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import live_entries
 from artemis_lifecycle.metadata.table_metadata import described, read_table_metadata
@@ -125,6 +126,9 @@ class Undrop:
             # First, so that it stays known who did it, whatever comes between.
             operations.known_tables.undrop(known, operator, why)
             catalog.register(name, metadata.metadata_location, summaries)
+            with suppress(PlanStateError):  # A look may have found it by now.
+                # Only by its own last state does another name take what is known of a dropped table.
+                operations.known_tables.back(known, metadata.metadata_location)
             self.steps.saw(self.steps.state_of(key, known.table_uuid))
             for back in restored:
                 if not back.problems:
@@ -178,7 +182,7 @@ class Undrop:
         attempts = (each.metadata_location for each in around.attempts if each.last_updated_ms in may_be)
         ahead = (*around.newer, *attempts)
         newer = unsettled(stores, ahead, operations.settled_metadata.of_table(known.table_uuid), rules)
-        others = set(self._other_lines(known))
+        others, other = self._other_lines(known, {normalize(folder, rules) for folder in folders})
         found = [read_table_metadata(stores, path) for path in newer if normalize(path, rules) not in others]
         # Not by time: each writer has its own clock.
         names = {normalize(each.metadata_location, rules) for each in (seen, *found)}
@@ -188,8 +192,9 @@ class Undrop:
         # Of an attempt of ours, one clock has said it already.
         written = (stores.head(each.metadata_location) for each in found if each.metadata_location in around.newer)
         is_old = any(each and each.last_modified and each.last_modified < known.last_seen for each in written)
-        if is_old or not follows:
+        if is_old or not follows or (found and other):
             why = f"were there when it was last seen, at {known.last_seen:%Y-%m-%d %H:%M:%S} UTC"
+            why = f"may be of {other}, whose metadata log does not reach back to it" if other else why
             raise Refused(
                 f"{len(found)} metadata files are newer than the one that the catalog was last seen to have "
                 f"({seen.metadata_location}), and {why if follows else 'do not follow one another'}, e.g. "
@@ -201,15 +206,21 @@ class Undrop:
             )
         return last, seen
 
-    def _other_lines(self, known: KnownTable) -> set[str]:
-        """Return the metadata files of other names of the uuid that the catalog has."""
-        resources, lines = self.steps.resources, set[str]()
+    def _other_lines(self, known: KnownTable, folders: Set[str]) -> tuple[set[str], str | None]:
+        """Return the metadata files of other names of the uuid that the catalog has, as far as their logs reach; and
+        one of these names that may have more of them in `folders`, made since this one was last seen."""
+        resources, lines, cut = self.steps.resources, set[str](), None
+        last = version_of(known.metadata_location) or 0
         for each in resources.operations.known_tables.of_catalog(known.catalog):
             if each.table_uuid == known.table_uuid and each.table != known.table and not each.missing_since:
+                rules = resources.rules(each.table)
                 current = self.steps.state_of(each.table, each.table_uuid).metadata
-                log = (entry.metadata_file for entry in current.metadata_log)
-                lines |= {normalize(path, resources.rules(each.table)) for path in (current.metadata_location, *log)}
-        return lines
+                files = (current.metadata_location, *(entry.metadata_file for entry in current.metadata_log))
+                lines |= {normalize(path, rules) for path in files}
+                is_here = not folders.isdisjoint(metadata_locations(current, rules))
+                if is_here and min(version_of(path) or 0 for path in files) > last + 1:
+                    cut = each.table
+        return lines, cut
 
 
 @dataclass(frozen=True)
