@@ -152,6 +152,8 @@ OUTSIDE = {
     "own metadata that cannot be read": "a lost commit can be read there",
     "unknown tables of a newer format version": "a table inside has one format version there",
     "each look at a catalog counts": "nobody undrops there",
+    "a name is no line": "a uuid has one line of commits there",
+    "what a look finds lost": "a state has one name there",
     "an empty page is no absence": "a store's answers are whole there",
     "a copy replaces no file": "a store keeps conditions there",
     "tables that their catalog cannot load": "what a catalog lists can be loaded there",

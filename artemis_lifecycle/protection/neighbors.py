@@ -21,8 +21,8 @@ from artemis_lifecycle.errors import BadInput, LifecycleError, NewerFormat, Stor
 from artemis_lifecycle.metadata.lines import is_written_once
 from artemis_lifecycle.metadata.table_metadata import Described, described, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.operations.known_tables import KnownTable, beside_catalog
-from artemis_lifecycle.protection.absence import saved_later, saved_metadata
+from artemis_lifecycle.operations.known_tables import KnownTable, Seen, beside_catalog
+from artemis_lifecycle.protection.absence import Behind, saved_later, saved_metadata, tables_behind
 from artemis_lifecycle.protection.context import Deletion, DeletionContext
 from artemis_lifecycle.protection.future import LostCommit, ahead_of, later_files
 from artemis_lifecycle.protection.identity import Folders
@@ -162,6 +162,7 @@ class Neighbors:
         self._seen_pointers: dict[str, set[str]] = defaultdict(set)
         self._lost_pointers: dict[str, set[str]] = {}
         self._purged = set[str]()
+        self._logs: dict[str, Collection[str]] = {}
         self._rested_until = float("-inf")
 
     def overlapping(self, locations: Sequence[str]) -> tuple[Neighbor, ...]:
@@ -411,16 +412,16 @@ class Neighbors:
         """Yield the tables that were seen in a live catalog or beside it, and whose names are gone. A second name of a
         present table is a reader of its own, with its own last state."""
         context, operations = self._context, self._context.operations
-        present = {(other.table_uuid, self._name_of(name)) for name, other in self._known.items() if other is not None}
-        present.add((self._deletion.table_uuid, context.table))
+        own, outside = ([known for known in each if not self._is_gone(known)] for each in (own, outside))
+        present = self._present((*own, *outside))
         for known in own:
-            if not self._is_gone(known) and (known.table_uuid, known.table) not in present:
+            if known not in present:
                 yield known
         # No command lists or deletes those outside: they count for their time, and while a person keeps them.
         since = now - context.policy.dropped.keep
         on_hold: frozenset[str] | None = None
         for known in outside:
-            if self._is_gone(known) or (known.table_uuid, known.table) in present:
+            if known in present:
                 continue
             is_asked = known.catalog in self._beside or known.catalog in context.marked
             until = known.missing_since or (since if is_asked else known.last_seen)
@@ -434,6 +435,35 @@ class Neighbors:
     def _is_gone(self, known: KnownTable) -> bool:
         """Return True if a dropped table's files were deleted, and are not in quarantine, from which it can return."""
         return known.gone_at is not None and not self._moved_of(known)
+
+    def _present(self, recorded: Sequence[KnownTable]) -> set[KnownTable]:
+        """Return the recorded tables whose names are there, each with its own line: the name of a dropped one may have
+        another line of its uuid before any look."""
+        names, lines = defaultdict[str, set[str]](set), defaultdict[tuple[str | None, str], list[Neighbor]](list)
+        for known in recorded:
+            names[known.table_uuid].add(known.table)
+        for name, other in self._known.items():
+            if other is not None:
+                lines[other.table_uuid, self._name_of(name)].append(other)
+
+        def is_there(known: KnownTable) -> bool:
+            key = known.table_uuid, known.table
+            # References of a version store move between lines; a catalog that is named no longer has its own pointers.
+            has_lines = known.catalog in {*self._catalogs, *self._beside}.difference(self._context.marked)
+            is_one = len(names[known.table_uuid]) == 1 or not has_lines
+            if key == (self._deletion.table_uuid, self._context.table) or (is_one and key in lines):
+                return True
+            pointers = (other.metadata_location for other in lines.get(key, ()))
+            return any(Seen(known.table, at, self.log_of(at)).continues(known) for at in pointers)
+
+        return set(filter(is_there, recorded))
+
+    def log_of(self, metadata_location: str) -> Collection[str]:
+        """Return the metadata files before this one; none of one that cannot be read."""
+        if metadata_location not in self._logs:
+            behind = tables_behind(self._context.stores, [metadata_location])[metadata_location]
+            self._logs[metadata_location] = behind.log if isinstance(behind, Behind) else ()
+        return self._logs[metadata_location]
 
     def _is_out_of_reach(self, known: KnownTable) -> bool:
         """Return True if the store of a catalog that is no longer named does not answer, because the credentials were

@@ -56,8 +56,8 @@ from artemis_lifecycle.protection.table_state import (
     LostNeighborState,
     TableState,
     files_since,
+    has_no_list,
     hash_texts,
-    is_purged,
     metadata_files,
 )
 from artemis_lifecycle.reachability.files import IndexFiles, ReachedFiles
@@ -292,11 +292,15 @@ class Protection:
                 try:
                     self._ahead.append((reason, self._files_of(each.metadata)))
                 except (UnreadableMetadata, MissingFile) as error:
-                    problem = None if is_purged(self._context, each.metadata) else error
+                    problem = None if has_no_list(self._context, each.metadata) else error
             if problem is None:
                 continue
-            # Of a uuid with two names it may be the other one's, which is a reader of its own.
-            if len(operations.known_tables.of_uuid(each.table_uuid)) < 2:
+            # Of a uuid with two names it may be the other one's, which is a reader of its own; but not if one of them
+            # was seen to leave it, and none goes on from it.
+            rows = [known for known in operations.known_tables.of_uuid(each.table_uuid) if known.gone_at is None]
+            lines = ((known.metadata_location, *self.neighbors.log_of(known.metadata_location)) for known in rows)
+            is_left = each.path in operations.table_locations.lost_pointers(each.table_uuid)
+            if len(rows) < 2 or (is_left and not any(each.path in line for line in lines)):
                 raise self._unreadable_commit(each.path, problem) from problem
             _log.warning("What a lost commit reached is no longer known: %s", problem.what)
 

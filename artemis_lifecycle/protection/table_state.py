@@ -335,6 +335,11 @@ def is_purged(context: DeletionContext, metadata: TableMetadata) -> bool:
     scans = operations.scans.of_table(metadata.table_uuid, (ScanState.DELETING,), kind="dropped")
     if mine and not moved and all(any(is_of_this_drop(root, scan, each) for scan in scans) for each in mine):
         return True
+    return has_no_list(context, metadata, moved)
+
+
+def has_no_list(context: DeletionContext, metadata: TableMetadata, moved: tuple[str, ...] = ()) -> bool:
+    """Return True if a table's manifest lists are all gone, also from the folders to which they were `moved`."""
     lists = [each.manifest_list for each in metadata.snapshots if each.manifest_list is not None]
     return bool(lists) and not any(context.stores.with_moved(moved).heads(lists))
 

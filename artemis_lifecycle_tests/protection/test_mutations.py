@@ -43,7 +43,7 @@ from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import Clock
 from artemis_lifecycle.operations.holds import Hold, Holds
-from artemis_lifecycle.operations.known_tables import KnownTable, KnownTables, Swaps, TableLocations
+from artemis_lifecycle.operations.known_tables import KnownTable, KnownTables, Seen, Swaps, TableLocations
 from artemis_lifecycle.operations.locks import TableLock
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.operations.quarantines import Quarantines
@@ -1210,6 +1210,40 @@ def a_refused_commit_lies_on_top_of_a_dropped_table(stage: Stage) -> None:
     register(lifecycle, right)
 
 
+def the_name_of_a_dropped_reader_is_taken_by_its_original(stage: Stage) -> None:
+    """A swap by an engine, before any look; then another table expires."""
+    lifecycle = stage.open()
+    create(lifecycle)
+    table, live = make_original(lifecycle), lifecycle.config.catalogs.live.name
+    replica_of(lifecycle, table, stage.fixture("tmp_path"))
+    commit(lifecycle, "db.replica", append(lifecycle))
+    goes_on(lifecycle, table)
+    last = drop(lifecycle, "db.replica")
+    lifecycle.spark.sql(f"ALTER TABLE {live}.{table} RENAME TO db.replica")
+    overwrite(lifecycle)
+    with REFUSED:
+        lifecycle.expire(T)
+    register(lifecycle, last)
+
+
+def a_reader_is_put_back_to_a_state_that_has_a_name(stage: Stage) -> None:
+    lifecycle = stage.open()
+    create(lifecycle)
+    create(lifecycle, "db.reader")
+    before = pointer(lifecycle, "db.reader")
+    commit(lifecycle, "db.reader", append(lifecycle))
+    last, live = pointer(lifecycle, "db.reader"), lifecycle.config.catalogs.live.name
+    # A person looks at the older state first.
+    lifecycle.spark.sql(f"CALL {live}.system.register_table(table => 'db.check', metadata_file => '{before}')")
+    lifecycle.observe_catalog()
+    point(lifecycle, before, "reader")
+    lifecycle.observe_catalog()
+    overwrite(lifecycle)
+    with REFUSED:
+        lifecycle.expire(T)
+    register(lifecycle, last)
+
+
 # --- the guards -------------------------------------------------------------------------------------------------------
 
 
@@ -1821,6 +1855,16 @@ GUARDS = (
         "each look at a catalog counts",
         taken(("operations.known_tables", "_looked", lambda _: text("SELECT 1"))),
         a_refused_commit_lies_on_top_of_a_dropped_table,
+    ),
+    Guard(
+        "a name is no line",
+        taken((Seen, "continues", yes)),
+        the_name_of_a_dropped_reader_is_taken_by_its_original,
+    ),
+    Guard(
+        "what a look finds lost",
+        taken(("orphans.dropped", "lost_since", none)),
+        a_reader_is_put_back_to_a_state_that_has_a_name,
     ),
 )
 
