@@ -9,7 +9,6 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.config.names import name_of
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.quarantine import (
     Forgotten,
@@ -28,8 +27,9 @@ from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
 from artemis_lifecycle.operations.tables import require_said
 from artemis_lifecycle.orphans.scan import OrphanScanResult
-from artemis_lifecycle.protection.absence import Absence
+from artemis_lifecycle.protection.absence import Absence, Behind, tables_behind
 from artemis_lifecycle.protection.context import Asking
+from artemis_lifecycle.protection.future import version_of
 from artemis_lifecycle.protection.protection import ATTEMPT, COPY_MISSING, UNREAD_READER, Considered, Protection
 from artemis_lifecycle.protection.table_state import CURRENT_METADATA, REACHABLE
 from artemis_lifecycle.session.contexts import deletion_context
@@ -290,16 +290,25 @@ class Quarantine:
         return Protection(context, asking), considered
 
     def _require_not_kept(self, state: TableState, record: QuarantineRecord) -> None:
-        # A uuid can have another name, which is not dropped.
+        # A uuid can have another name, which is not dropped; and the table had another one when its files were moved.
         for known in self.resources.operations.known_tables.of_uuid(record.table_uuid):
-            of_job = known.table == state.name or name_of(known.table) == record.table
-            if known.missing_since is not None and known.kept_at is not None and of_job:
+            is_named = known.table == state.name
+            if known.kept_at is not None and (is_named or not self._is_of_another(record, known)):
                 raise Refused(
                     f"{known.kept_by} decided that the dropped table's files stay: {known.kept_why}",
                     table=known.table,
                     untouched="all files that are still in quarantine",
                     hint=f"artemis keep-dropped {known.table_uuid} --undo, if that is over",
                 )
+
+    def _is_of_another(self, record: QuarantineRecord, kept: KnownTable) -> bool:
+        """Return True if a job's metadata file is surely not of a kept table's line: its log would have that file."""
+        name, at = (record.metadata_location or "").rpartition("/")[2], kept.metadata_location
+        behind = tables_behind(self.resources.live_stores, [at])[at]
+        log = behind.log if isinstance(behind, Behind) else ()
+        line = {each.rpartition("/")[2] for each in (at, *log)}
+        numbers = [number for each in line if (number := version_of(each)) is not None]
+        return name not in line and len(numbers) == len(line) and (version_of(name) or -1) >= min(numbers)
 
     def _lost(self, state: TableState, record: QuarantineRecord) -> KnownTable:
         """Return the dropped table whose files are in quarantine."""
