@@ -321,6 +321,9 @@ class Steps:
         with lease as held:
             if held is not None:
                 progress.reached(held.token)
+                if step == "deletion" and state.catalog is None:
+                    # A reader that a deletion asks is a dropped table once it is dropped.
+                    self.observe()
                 if not state.is_dropped:
                     # The name may lead to another table by now.
                     state = self.again(state)
