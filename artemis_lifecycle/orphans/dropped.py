@@ -112,8 +112,8 @@ def observe(
     own = {(known.table, known.metadata_location): known.table_uuid for known in once}
     by_name = {known.table: known for known in before if known.missing_since is None}
     pointers = {table: each for table, each in catalog.pointers().items() if not table.startswith(f"{NAMESPACE}.")}
-    pairs = ((table, each.metadata_location) for table, each in pointers.items() if each.problem is None)
-    unread = {at for table, at in pairs if (table, at) not in own}
+    named = {(table, each.metadata_location) for table, each in pointers.items() if each.problem is None}
+    unread = {at for _, at in named.difference(own)}
     read = tables_behind(stores, set(sorted(unread)[:most]))
     present: dict[tuple[str, str], Seen] = {}
     problems: dict[str, str] = {}
