@@ -80,7 +80,7 @@ class LineageWatching:
         rows = {table: entry for found in answers.values() for table, entry in found.items()}
         entries = {table: entry for table, entry in rows.items() if entry.problem is None}
         errors = {
-            table: UnreadableMetadata.of(entry.problem, entry.metadata_location)
+            table: UnreadableMetadata.of(entry.problem, None, table)
             for table, entry in rows.items()
             if entry.problem is not None and self._governs(table)
         }

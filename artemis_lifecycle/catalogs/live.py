@@ -68,6 +68,7 @@ from artemis_lifecycle.storage.stores import Stores
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
 
+_LISTINGS = 5
 _READERS = 8
 
 
@@ -409,13 +410,25 @@ class _Other:
 
     def pointers(self) -> list[CatalogEntry]:
         self._seen_views.clear()  # From here on, each view is loaded again.
-        listed = self.tables()
-        with ThreadPoolExecutor(max_workers=_READERS) as readers:
-            found = dict(zip(listed, readers.map(self._loaded_entry, listed), strict=True))
-        lost = {identifier for identifier, entry in found.items() if entry is None}
-        # A table that cannot be addressed counts in its own place, which protection knows (`Neighbors`). Of the others,
-        # those that are no longer listed were dropped in the meantime.
-        still = [each for each in (lost.intersection(self.tables()) if lost else ()) if is_addressable(str(each))]
+        listed, found = self.tables(), dict[Identifier, CatalogEntry | None]()
+        for _ in range(_LISTINGS):
+            due = [each for each in listed if found.get(each) is None]
+            with ThreadPoolExecutor(max_workers=_READERS) as readers:
+                found |= zip(due, readers.map(self._loaded_entry, due), strict=True)
+            if None not in found.values():
+                break
+            # One that is gone was dropped in the meantime, or has another name by now.
+            listed = self.tables()
+            if found.keys() >= set(listed):
+                break
+        else:
+            raise OperationsUnavailable(
+                f"Tables of catalog {self._name} get other names faster than they are listed",
+                untouched="all files",
+                hint="run this again",
+            )
+        # A table that cannot be addressed counts in its own place, which protection knows (`Neighbors`).
+        still = [each for each in listed if found[each] is None and is_addressable(str(each))]
         said = f"Catalog {self._name} lists a table that it cannot load"
         unloaded = [CatalogEntry(self._name, each, "", problem=said) for each in still]
         return [*(entry for entry in found.values() if entry is not None), *unloaded]

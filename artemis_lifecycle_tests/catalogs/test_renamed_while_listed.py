@@ -1,0 +1,74 @@
+"""A catalog that is not in SQL is listed, then each table is loaded: one that is renamed in between is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import IntegerType, NestedField
+
+from artemis_lifecycle.catalogs.identifier import Identifier
+from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.protection.absence import Absence
+from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle_tests.rest.homes import glue
+
+
+@pytest.fixture
+def reader(tmp_path: Any) -> Iterator[CatalogReader]:
+    with glue() as home:
+        said = {"name": "finance", **home.live, "warehouse": f"file://{tmp_path}/finance"}
+        with CatalogReader(Catalog.model_validate(said)) as opened:
+            opened.create_namespace("db")
+            schema = Schema(NestedField(1, "id", IntegerType(), required=False))
+            opened._source._catalog().create_table(("db", "a"), schema)  # type: ignore[union-attr]
+            yield opened
+            client = opened._source._catalog().glue  # type: ignore[union-attr]
+            for each in client.get_tables(DatabaseName="db")["TableList"]:
+                client.delete_table(DatabaseName="db", Name=each["Name"])
+            client.delete_database(Name="db")
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_table_that_is_renamed_meanwhile_is_in_the_answer(
+    reader: CatalogReader, monkeypatch: pytest.MonkeyPatch, renamed: bool
+) -> None:
+    source: Any = reader._source
+    load = source._loaded_entry
+
+    def meanwhile(identifier: Identifier) -> Any:
+        if renamed and identifier.name == "a":
+            source._catalog().rename_table(("db", "a"), ("db", "b"))
+        return load(identifier)
+
+    monkeypatch.setattr(source, "_loaded_entry", meanwhile)
+    try:
+        found = reader.pointers()
+    except LifecycleError:
+        return  # It may also say that it does not know.
+    assert found, "the catalog has a table, and had one all the time"
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_dropped_table_that_is_back_is_found(
+    reader: CatalogReader, monkeypatch: pytest.MonkeyPatch, renamed: bool
+) -> None:
+    """What each batch of a dropped table's deletion asks: the table was registered again, and is renamed meanwhile."""
+    source: Any = reader._source
+    load, stores = source._loaded_entry, Stores()
+    (pointer,) = reader.pointers().values()
+    absence = Absence(reader, stores, read_table_metadata(stores, pointer.metadata_location), "db.dropped")
+
+    def meanwhile(identifier: Identifier) -> Any:
+        if renamed and identifier.name == "a":
+            source._catalog().rename_table(("db", "a"), ("db", "b"))
+        return load(identifier)
+
+    monkeypatch.setattr(source, "_loaded_entry", meanwhile)
+    with pytest.raises(LifecycleError):
+        absence.require()
