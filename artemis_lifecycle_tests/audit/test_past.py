@@ -43,7 +43,7 @@ def test_every_answer_stays_while_snapshots_expire_and_history_is_compacted(
     make_table(lifecycle, "t", 6)
     live = lifecycle.config.catalogs.live.name
     spark.sql(f"ALTER TABLE {live}.db.t ADD COLUMN more int")
-    spark.sql(f"INSERT INTO {live}.db.t VALUES (6, 1)")
+    core_tables.sql(spark, f"INSERT INTO {live}.db.t VALUES (6, 1)")
     days = [90, 80, 60, 40, 20, 2, 1]
     now = set_ages(lifecycle, "db.t", [timedelta(days=each) for each in days])
     log = lifecycle.snapshot_history("db.t").log
@@ -68,7 +68,7 @@ def test_every_answer_stays_while_snapshots_expire_and_history_is_compacted(
     lifecycle.delete_files(plan)
     assert len(lifecycle.snapshot_history("db.t").snapshots) < len(days)
     assert _answers(lifecycle, instants) == expected
-    spark.sql(f"INSERT INTO {live}.db.t VALUES (7, 2)")
+    core_tables.sql(spark, f"INSERT INTO {live}.db.t VALUES (7, 2)")
     # Two months later, the window has passed all of them but the newest.
     later = lifecycle.compact_history("db.t", now=now + timedelta(days=60))
     assert later.entries == 7 and later.ranges == 2  # Another schema begins with the seventh.
@@ -157,7 +157,7 @@ def test_an_expiration_soon_after_a_commit_leaves_no_hole(lifecycle: Lifecycle, 
         lifecycle.commit_expiration(plan)
         _require_one_answer(lifecycle, truth, whole=True)
         spark.catalog.refreshTable(f"{live}.db.t")
-        spark.sql(f"INSERT INTO {live}.db.t VALUES ({number + 9})")
+        core_tables.sql(spark, f"INSERT INTO {live}.db.t VALUES ({number + 9})")
         entry = lifecycle.snapshot_history("db.t").log[-1]
         truth.append((datetime.fromtimestamp(entry.timestamp_ms / 1000, UTC), entry.snapshot_id))
         lifecycle.compact_history("db.t")
@@ -184,7 +184,7 @@ def test_in_random_histories_reads_and_the_history_never_differ(
         log = lifecycle.snapshot_history("db.t").log
         kind = dice.choice(["commit", "commit", "commit", "roll back", "expire", "compact", "another tool", "put back"])
         if kind == "commit":
-            spark.sql(f"INSERT INTO {table} VALUES ({dice.randint(0, 99)})")
+            core_tables.sql(spark, f"INSERT INTO {table} VALUES ({dice.randint(0, 99)})")
         elif kind == "roll back":
             to = dice.choice(log).snapshot_id
             spark.sql(f"CALL {lifecycle.config.catalogs.live.name}.system.set_current_snapshot('db.t', {to})")
@@ -224,7 +224,7 @@ def test_what_another_tool_expired_is_unknown_and_never_the_snapshot_before(
     lifecycle.compact_history("db.t", now=now)
     live = lifecycle.config.catalogs.live.name
     for number in (5, 6):
-        spark.sql(f"INSERT INTO {live}.db.t VALUES ({number})")
+        core_tables.sql(spark, f"INSERT INTO {live}.db.t VALUES ({number})")
     log = lifecycle.snapshot_history("db.t").log
     moments = [datetime.fromtimestamp(entry.timestamp_ms / 1000, UTC) for entry in log]
     spark.sql(f"CALL {live}.system.expire_snapshots(table => 'db.t', older_than => now(), retain_last => 1)")

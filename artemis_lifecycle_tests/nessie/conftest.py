@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, _forget
 from artemis_lifecycle_tests.nessie import server
 from artemis_lifecycle_tests.nessie.world import World
 
@@ -44,8 +44,7 @@ def make_world(nessie: server.Nessie, make_config: MakeConfig, spark: SparkSessi
     yield make
     for world in made:
         for name in world.catalogs:
-            for key in [key for key in spark.conf.getAll if key.startswith(f"spark.sql.catalog.{name}")]:
-                spark.conf.unset(key)
+            _forget(spark, name)
 
 
 @pytest.fixture

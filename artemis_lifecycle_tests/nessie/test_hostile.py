@@ -28,6 +28,7 @@ from artemis_lifecycle.live_sets.tables import VersionMetadata, version_metadata
 from artemis_lifecycle.nessie.references import NessieClient, NessieReferences
 from artemis_lifecycle.operations.live_sets import LiveContent
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.nessie.conftest import MakeWorld
 from artemis_lifecycle_tests.nessie.world import ROOT, World
 
@@ -144,9 +145,9 @@ def test_a_sensors_tick_never_marks(world: World) -> None:
 
 def test_a_live_table_does_not_own_where_a_nessie_table_writes(world: World) -> None:
     live = world.config.catalogs.live.name
-    world.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
-    world.spark.sql(f"CREATE TABLE {live}.db.host (n INT) USING iceberg")
-    world.spark.sql(f"INSERT INTO {live}.db.host VALUES (1)")
+    core_tables.sql(world.spark, f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
+    core_tables.sql(world.spark, f"CREATE TABLE {live}.db.host (n INT) USING iceberg")
+    core_tables.sql(world.spark, f"INSERT INTO {live}.db.host VALUES (1)")
     place = str(world.spark.sql(f"SELECT file_path FROM {live}.db.host.files").collect()[0][0]).rpartition("/")[0]
     world.table("db.guest", rows=0)
     world.sql(f"ALTER TABLE {{}}.db.guest SET TBLPROPERTIES ('write.data.path'='{place}/guest')")

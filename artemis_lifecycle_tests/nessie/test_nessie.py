@@ -17,6 +17,7 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.cli import app
 from artemis_lifecycle.errors import LifecycleError, NotApplicable
 from artemis_lifecycle.walk.nessie import NessieTables
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.guardian import GUARDIAN
 from artemis_lifecycle_tests.nessie.conftest import MakeWorld
 from artemis_lifecycle_tests.nessie.world import World, deleting
@@ -227,9 +228,9 @@ def test_a_nessie_table_has_the_walks_steps_and_refuses_those_that_its_reference
 def _live_table(world: World) -> list[str]:
     """Make a table of the live catalog; its files."""
     spark, live = world.spark, world.config.catalogs.live.name
-    spark.sql(f"CREATE NAMESPACE {live}.db")
-    spark.sql(f"CREATE TABLE {live}.db.a (n int) USING iceberg")
-    spark.sql(f"INSERT INTO {live}.db.a VALUES (1)")
+    core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
+    core_tables.sql(spark, f"CREATE TABLE {live}.db.a (n int) USING iceberg")
+    core_tables.sql(spark, f"INSERT INTO {live}.db.a VALUES (1)")
     return [str(row[0]) for row in spark.sql(f"SELECT file_path FROM {live}.db.a.files").collect()]
 
 
@@ -247,7 +248,7 @@ def _take_up(world: World, files: list[str], reference: str) -> str:
 
 def _expire_all(world: World, lifecycle: Lifecycle) -> int:
     for row in (2, 3):
-        world.spark.sql(f"INSERT OVERWRITE {world.config.catalogs.live.name}.db.a VALUES ({row})")
+        core_tables.sql(world.spark, f"INSERT OVERWRITE {world.config.catalogs.live.name}.db.a VALUES ({row})")
     plan = lifecycle.plan_expiration("db.a", now=datetime.now(UTC) + timedelta(days=60))
     lifecycle.hand_off(plan)
     lifecycle.commit_expiration(plan)
@@ -329,7 +330,7 @@ def test_a_table_of_the_live_catalog_that_reads_a_dead_branch_keeps_its_files(wo
     wanted, metadata_file = world.data_files("db.t", "idea"), world.content("db.t", "idea")["metadataLocation"]
     world.delete("idea")
     live = world.config.catalogs.live.name
-    world.spark.sql(f"CREATE NAMESPACE {live}.db")
+    core_tables.sql(world.spark, f"CREATE NAMESPACE {live}.db")
     world.spark.sql(f"CALL {live}.system.register_table(table => 'db.copy', metadata_file => '{metadata_file}')")
     with world.open() as lifecycle:
         done = lifecycle.sweep(lifecycle.mark(world.name, {"*": 1}), deferred=False)
@@ -341,9 +342,9 @@ def test_a_table_of_the_live_catalog_that_reads_a_dead_branch_keeps_its_files(wo
 def test_a_table_that_moved_to_the_server_is_not_deleted_where_it_was_dropped(world: World) -> None:
     live = world.config.catalogs.live.name
     world.table("db.first")
-    world.spark.sql(f"CREATE NAMESPACE {live}.db")
-    world.spark.sql(f"CREATE TABLE {live}.db.moving (n INT) USING iceberg")
-    world.spark.sql(f"INSERT INTO {live}.db.moving VALUES (7)")
+    core_tables.sql(world.spark, f"CREATE NAMESPACE {live}.db")
+    core_tables.sql(world.spark, f"CREATE TABLE {live}.db.moving (n INT) USING iceberg")
+    core_tables.sql(world.spark, f"INSERT INTO {live}.db.moving VALUES (7)")
     with world.open() as lifecycle:
         lifecycle.mark(world.name)
         pointer = lifecycle.resources.live_catalog.entry("db.moving").metadata_location

@@ -3,6 +3,7 @@ Iceberg's NessieCatalog."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ import requests
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle_tests import core_tables
+from artemis_lifecycle_tests.conftest import open_lifecycle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,8 +36,8 @@ class World:
     def folder(self) -> Path:
         return Path(str(self.config.catalogs.others[self.name].warehouse).removeprefix("file://"))
 
-    def open(self) -> Lifecycle:
-        return Lifecycle.open(self.config, spark=self.spark)
+    def open(self) -> AbstractContextManager[Lifecycle]:
+        return open_lifecycle(self.config, spark=self.spark)
 
     # --- the API ----------------------------------------------------------------------------------------------------
 
@@ -107,7 +110,7 @@ class World:
 
     def sql(self, statement: str, ref: str = "main") -> list[tuple[Any, ...]]:
         """Run a statement on a reference: `{}` is the catalog's name in Spark."""
-        return [tuple(row) for row in self.spark.sql(statement.format(self.catalog(ref))).collect()]
+        return [tuple(row) for row in core_tables.answer(self.spark, statement.format(self.catalog(ref)))]
 
     def table(self, key: str, ref: str = "main", rows: int = 1, **properties: str) -> None:
         """Create a table with one commit per row."""
