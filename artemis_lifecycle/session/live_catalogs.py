@@ -287,7 +287,8 @@ class AllReaders:
         return {**last, **self._roots(name)}
 
     def _roots(self, name: str) -> dict[str, CatalogEntry]:
-        located: list[str | None] = [root for root in self._catalogs.places(name) if ":/" in root]
+        places = self._catalogs.places(name)
+        located: list[str | None] = [root for root in places if ":/" in root or root.startswith("/")]
         roots = {Identifier(("root",), str(number)): root for number, root in enumerate(located or [None])}
         said = f"Catalog {name} does not answer"
         entries = [CatalogEntry(name, each, "", None, UNANSWERED, root, "", said) for each, root in roots.items()]
