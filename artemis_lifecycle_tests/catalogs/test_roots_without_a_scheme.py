@@ -1,8 +1,8 @@
-"""Where a catalog does not answer, deletions in or around its warehouse wait; a warehouse on this machine may be
-written without a scheme, and is then forgotten beside `roots` that have one."""
+"""A silent catalog's warehouse on this machine may be written without a scheme: deletions there wait, too."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -32,5 +32,5 @@ def test_every_root_of_a_silent_catalog_counts(warehouse: str) -> None:
             raise OperationsUnavailable("Catalog finance does not answer", hint="start it")
         return Live()
 
-    readers = AllReaders("live", catalogs, around, lambda name: [])
+    readers = AllReaders("live", catalogs, around, lambda name: [], lambda: datetime.now(UTC))
     assert {each.location for each in readers.others()} >= {warehouse, "s3://other/finance"}
