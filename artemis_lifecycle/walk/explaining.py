@@ -123,10 +123,11 @@ class Explaining:
             reached = f"reached from {table} at {metadata.metadata_location}"
             return Explanation(path, "kept", (reached,), holders, since, until)
         fate = self._fate(metadata.table_uuid, location, rules, _is_gone)
-        if fate is not None:
+        if fate is not None and self.resources.live_stores.head(path) is None:
             return Explanation(path, "deleted", (fate,), ())
-        stayed = self._fate(metadata.table_uuid, location, rules, _stayed)
-        another = () if stayed is None else (f"{stayed}: the path has another file than the one that expired",)
+        stayed = fate or self._fate(metadata.table_uuid, location, rules, _stayed)
+        there = "has another file than the one that expired" if fate is None else "has a file again"
+        another = () if stayed is None else (f"{stayed}: the path {there}",)
         why = self._protected(state, path)
         if why is not None and why != NOT_OWNED:
             return Explanation(path, "kept", (f"{why}: nothing deletes it as an orphan", *another), (why,))

@@ -184,7 +184,8 @@ def test_a_deleted_snapshot_is_brought_back(lifecycle: Lifecycle) -> None:
     assert scan.summary.orphan_files == 0
     places = {local(path) for path in moved}
     assert {row["verdict"] for row in scan.unreferenced().collect() if local(row["path"]) in places} == {UNDELETED}
-    assert lifecycle.explain(table, moved[0]).verdict in ("deleted", "unknown")
+    explained = lifecycle.explain(table, moved[0])
+    assert explained.verdict == "kept" and UNDELETED in explained.reasons[0] and "a file again" in explained.reasons[1]
     with lifecycle.operations.engine.begin() as connection:
         connection.execute(text("UPDATE lifecycle.quarantines SET purge_after = clock_timestamp() - interval '1 s'"))
     assert lifecycle.purge_quarantine(table) == []
