@@ -228,8 +228,7 @@ class DroppedTables:
         operations = self.resources.operations
         # What a batch deletes is deleted before the decision, and no batch after it.
         with table_lock(operations.engine, known.table_uuid, table=known.table):
-            in_quarantine = self._is_in_quarantine(known)
-            kept = operations.known_tables.keep(known, who, why, quarantined=in_quarantine)
+            kept = operations.known_tables.keep(known, who, why, quarantined=self._is_in_quarantine(known))
         return self._dropped(kept)
 
     def unkeep_dropped(self, table: str, *, who: str | None = None) -> DroppedTable:
