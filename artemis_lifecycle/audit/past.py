@@ -25,7 +25,14 @@ from artemis_lifecycle.cold_tier.cold_split import CLOSED_TABLES
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.evolution import SCHEMAS, same_ids
 from artemis_lifecycle.cold_tier.reads import current_entry
-from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot, NoSuchTable, UnreadableMetadata
+from artemis_lifecycle.errors import (
+    BadInput,
+    NaiveDatetime,
+    NoSuchSnapshot,
+    NoSuchTable,
+    OperationsUnavailable,
+    UnreadableMetadata,
+)
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.expiration.curve import retention_curve as curve_of
 from artemis_lifecycle.expiration.history_index import (
@@ -232,17 +239,20 @@ class Past:
                 found = self.steps.table_state(name).metadata
             except (NoSuchTable, BadInput):
                 continue  # It was renamed.
-            except UnreadableMetadata:
-                if name in names:
+            except (UnreadableMetadata, OperationsUnavailable):
+                if name in names and name == recorded_as:
                     raise
-                continue  # Another table has the name by now.
+                continue  # A stranger has the name by now, or it proves nothing.
             if found.table_uuid == table_uuid:
                 lines[name] = Line.of(found)
         line = recorded() if lines else None
         if line is not None:
             both = lines | {table: Line.of(self.steps.table_state(table).metadata)}
             having = [name for name, each in both.items() if each.surely_follows(line)]
-            recorded_as = having[0] if len(having) == 1 else recorded_as
+            own = both.get(recorded_as)
+            # An idle copy's log keeps for ever what a busy table's loses.
+            if len(having) == 1 and (own is None or own.follows(line) is False or went_back(own, line)):
+                recorded_as = having[0]
         return recorded_as if recorded_as in lines else None
 
     def _left_ms(self, table_uuid: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from shlex import quote
@@ -12,7 +13,7 @@ import typer
 
 from artemis_lifecycle.cli.command import command
 from artemis_lifecycle.cli.output import Result, cell, grid, print_fields, say, show, show_list, show_rows, show_table
-from artemis_lifecycle.errors import BadInput, CheckFailed
+from artemis_lifecycle.errors import BadInput, Busy, CheckFailed
 from artemis_lifecycle.retention.views import few, first_few
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def plan(
     made = lifecycle.plan_expiration(*wanted)
     record = lifecycle.operations.plans.get(made.plan_id)
     if record.status == "open" and _next_step(lifecycle, record) is None:
-        lifecycle.close_plan(made, who=lifecycle.resources.owner, why="nothing expires")
+        with suppress(Busy):  # The next plan supersedes it.
+            lifecycle.close_plan(made, who=lifecycle.resources.owner, why="nothing expires")
     if explain is not None:
         yield from show(lifecycle.explain_in_plan(made, explain), title=f"Plan {made.plan_id}")
         return

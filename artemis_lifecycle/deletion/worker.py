@@ -377,6 +377,9 @@ class _Run:
             protection.refresh_neighbors()
             with table_lock(context.operations.engine, job.table_uuid, table=job.table) as lock:
                 self.lease.check()
+                # Who closes the job waits for this lock.
+                if (why := self.pause()) is not None:
+                    return why
                 if not begun:
                     context.operations.journal.start_batch(job.job_id, batch, self.lease.token)
                     begun = True

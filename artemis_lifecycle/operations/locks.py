@@ -101,8 +101,8 @@ def busy_after(
 
     def busy() -> Busy:
         return Busy(
-            f"The lock of table {table or table_uuid} was not free within {seconds:g} s: a deletion batch, a hold, "
-            f"a writer's start or a restore has it{_holder_of_row(connection.engine, f'table:{table_uuid}')}",
+            f"The lock of table {table or table_uuid} was not free within {seconds:g} s: a commit, a deletion batch, "
+            f"a hold, a writer's start or a restore has it{_holder_of_row(connection.engine, f'table:{table_uuid}')}",
             table=table,
             hint="try again; to end a session that never ends: SELECT pg_terminate_backend(PID)",
         )

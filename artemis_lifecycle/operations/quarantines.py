@@ -124,6 +124,11 @@ class Quarantines(db.Part):
             found[key] = (*found.get(key, ()), each.folder)
         return lambda known: found.get((known.table_uuid, name_of(known.table)), ())
 
+    def folders(self, table_uuid: str) -> tuple[str, ...]:
+        """Return the folders of those that are not purged."""
+        found = (each for each in self.of_table(table_uuid) if each.state is not QuarantineState.PURGED)
+        return tuple(each.folder for each in found)
+
     def due(self, table_uuid: str | None = None) -> list[QuarantineRecord]:
         """Return those, of one table or of all, whose retention is over by the Postgres clock, and those with an
         interrupted purge; oldest first."""

@@ -250,7 +250,7 @@ def require_nothing_missing(
     roots = [normalize(location, rules) for location in listing.locations]
 
     def is_listed(folder: str) -> bool:
-        return any(is_under(normalize(folder, rules), root, rules) for root in roots)
+        return any(is_under(f"{normalize(folder, rules)}/-", root, rules) for root in roots)
 
     unlisted = files.outside(began, listed, is_listed, at_most=LOOKED_UP)
     # A file exists if it was written after the listing, by a writer whose clock is behind.

@@ -27,7 +27,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.errors import Busy, Held, MissingFile, OperationsUnavailable, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import (
+    Busy,
+    Held,
+    MissingFile,
+    OperationsUnavailable,
+    StalePlan,
+    StorageError,
+    UnreadableMetadata,
+)
 from artemis_lifecycle.metadata import types
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.holds import Heartbeat, Hold
@@ -582,12 +590,22 @@ class Protection:
         key = [(plan.plan_id, metadata and metadata.metadata_location) for _, plan, _, metadata in now]
         if self._unarchived is None or self._unarchived[0] != key:
             found: list[tuple[str, ReachedFiles]] = []
+            # A separate index, because it has other snapshots of the same table.
+            root, stores = f"{context.root}/unarchived", context.stores
             for reason, plan, kept_base, metadata in now:
-                left = None if metadata is None else context.overtaken(plan, metadata, kept_base)
-                if left is not None:
-                    # A separate index, because it has other snapshots of the same table.
-                    root = f"{context.root}/unarchived"
-                    index = indexed(context.spark, context.stores, left, context.rules, root)
+                if reason == UNDELETED:
+                    # What its snapshots share may be in a later plan's quarantine.
+                    stores = context.stores.with_moved(context.operations.quarantines.folders(plan.table_uuid))
+                try:
+                    left = None if metadata is None else context.overtaken(plan, metadata, kept_base)
+                    index = None if left is None else indexed(context.spark, stores, left, context.rules, root)
+                except (UnreadableMetadata, StalePlan) as error:
+                    if reason != UNDELETED:
+                        raise
+                    # Its list protects what it brought back itself.
+                    _log.warning("What undeleted plan %s needs is not all there: %s", plan.plan_id, error.what)
+                    continue
+                if index is not None:
                     found.append((reason, IndexFiles(index)))
             self._unarchived = (key, found)
         return self._unarchived[1]

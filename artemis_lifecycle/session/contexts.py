@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 
 from artemis_lifecycle.cold_tier.cold_tables import ColdSide, ColdTables, open_entries
 from artemis_lifecycle.cold_tier.deep_archive import archived_files
@@ -118,11 +118,12 @@ def keepers(resources: Resources, table: str, table_uuid: str) -> Keepers:
     return {
         "holds": active_holds(resources, table_uuid),
         "tags": tags,
-        "was_main": partial(_was_main, resources, table, table_uuid),
+        "was_main": cache(partial(was_main, resources, table, table_uuid)),
     }
 
 
-def _was_main(resources: Resources, table: str, table_uuid: str) -> frozenset[int]:
+def was_main(resources: Resources, table: str, table_uuid: str) -> frozenset[int]:
+    """Return the snapshots that are known to have been the table's current one."""
     stores, folders = resources.live_stores, history_folders(resources.root, table, table_uuid)
     known = [read_history(stores, folder) for folder in folders]
     return frozenset().union(*(index.snapshot_ids(stores) for index in known if index is not None))

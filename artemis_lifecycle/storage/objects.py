@@ -402,9 +402,9 @@ class ObjectStore:
         return StoredFile(path, item.size, modified, tag, item.token, archived=item.state.archived)
 
     def item(self, path: str) -> Item | None:
-        address = address_of(path)
-        if refusal(address.key) is not None or self.is_too_long(address.key):
+        if not self.can_have(path):
             return None
+        address = address_of(path)
         self.usable(path)
         try:
             return self.send(lambda: self._requests.head(address))
@@ -413,6 +413,11 @@ class ObjectStore:
                 self.fail("An object's status cannot be read", path, error)
         self._require_bucket(address, path)
         return None
+
+    def can_have(self, path: str) -> bool:
+        """Return False for a path that no object can have."""
+        key = address_of(path).key
+        return refusal(key) is None and not self.is_too_long(key)
 
     def is_too_long(self, key: str) -> bool:
         """Return True if no object can have the key, whatever the store answers."""

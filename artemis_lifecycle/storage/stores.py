@@ -239,6 +239,8 @@ class Stores:
         one answer."""
         store = self._remote(path)
         assert store is not None
+        if not store.can_have(path):
+            return None, None
         try:
             found, file = store.opened(path)
             with file:

@@ -209,6 +209,8 @@ class Deletion:
         operations = self.resources.operations
         kind = operations.scans if plan_id.startswith("scan-") else operations.plans
         record = kind.get(plan_id)
+        if isinstance(record, PlanRecord):
+            self.expiration.settle(record)
         # A commit or batch that is under way ends first.
         with table_lock(operations.engine, record.table_uuid, table=record.table):
             record = kind.close(plan_id, who, why)

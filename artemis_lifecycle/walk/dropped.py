@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from shlex import quote
 
@@ -13,6 +14,7 @@ from artemis_lifecycle.errors import (
     BadInput,
     GraceNotOver,
     LifecycleError,
+    MissingFile,
     NoSuchPlan,
     NoSuchTable,
     PlanStateError,
@@ -169,7 +171,8 @@ class DroppedTables:
                 # Until a purge, each of them may be the table's last state.
                 for path in later_files(resources.live_stores, known.metadata_location):
                     copy = f"{saved_later(resources.root, known)}/{path.rpartition('/')[2]}"
-                    resources.live_stores.copy(path, copy)
+                    with suppress(MissingFile):
+                        resources.live_stores.copy(path, copy)
             report = self.deletion.run_scan(record, step.lease, pause=step.pause, absence=absence)
             step.state = "pending" if report.failed or report.pending else "done"
             step.counts = deletion_counts(report)

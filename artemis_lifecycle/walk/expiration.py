@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, partial
@@ -18,7 +19,14 @@ from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY, OPERATION
 from artemis_lifecycle.deletion.identities import first_look
-from artemis_lifecycle.errors import PlanStateError, StalePlan, StorageError, TooLarge, UnreadableMetadata
+from artemis_lifecycle.errors import (
+    LifecycleError,
+    PlanStateError,
+    StalePlan,
+    StorageError,
+    TooLarge,
+    UnreadableMetadata,
+)
 from artemis_lifecycle.expiration.commit import (
     ExpirationCommit,
     RemovedParts,
@@ -61,6 +69,7 @@ from artemis_lifecycle.session.contexts import (
     present_index,
     require_newest_archive,
     retention_settings,
+    was_main,
 )
 from artemis_lifecycle.session.policies import EXPIRY, effective_policy
 from artemis_lifecycle.session.resources import Resources
@@ -297,6 +306,12 @@ class Expiration:
             f".expire_snapshots().by_ids([{ids}]).commit()",
         ) from error
 
+    def settle(self, record: PlanRecord) -> None:
+        """Record a plan's commit whose worker died between the swap and the record, where the table proves it."""
+        if record.status in UNCOMMITTED and record.swap_base_location is not None:
+            with suppress(LifecycleError):
+                self._unfinished(self.steps.table_state(record.table), asked=False)
+
     def _unfinished(self, state: TableState, *, asked: bool) -> ExpirationPlan | None:
         """Return the uncommitted plan if a new one must not supersede it, because another tool expired snapshots of it.
         `asked` means that the caller requests a specific plan.
@@ -321,16 +336,17 @@ class Expiration:
                 successor(record.swap_base_location, state.metadata) if proven is None else proven.metadata_location
             )
             lineage = self._lineage_of(state.metadata, record)
-            self.recording.record_expiration(state.name, plan.table_uuid, plan.plan_id, lineage, swapped)
             first_look(self.resources.live_stores, plan.files_location)
-            self.resources.operations.plans.mark(
-                record.plan_id,
-                UNCOMMITTED,
-                PlanStatus.COMMITTED,
-                due_in=policy.deletion.grace,
-                committed_metadata_location=state.metadata.metadata_location if proven is None else swapped,
-                attempts=0 if proven is None else proven.attempts,
-            )
+            with table_lock(self.resources.operations.engine, plan.table_uuid, table=plan.table):
+                self.recording.record_expiration(state.name, plan.table_uuid, plan.plan_id, lineage, swapped)
+                self.resources.operations.plans.mark(
+                    record.plan_id,
+                    UNCOMMITTED,
+                    PlanStatus.COMMITTED,
+                    due_in=policy.deletion.grace,
+                    committed_metadata_location=state.metadata.metadata_location if proven is None else swapped,
+                    attempts=0 if proven is None else proven.attempts,
+                )
             return None
         unarchived = record.status == PlanStatus.OPEN and policy.cold_tier.enabled
         if unarchived and asked:
@@ -431,17 +447,21 @@ class Expiration:
                 self.past.record(plan.table, metadata, confirm=step.check)
             # From now on, somebody may put another file at one of these paths.
             first_look(self.resources.live_stores, plan.files_location)
+
+            def guards() -> tuple[Keepers, RetentionSettings]:
+                self._require_left_out_gone(plan, record, self.steps.again(state))
+                return self._guards(plan)
+
             # Placing a hold and closing the plan take the same lock: neither comes between guard, swap and record.
             with table_lock(self.resources.operations.engine, plan.table_uuid, table=plan.table) as lock:
                 if done is None and (expires or cleaning(state.metadata, ())):
                     self.resources.require_deployment(plan.table)
-                    self._require_left_out_gone(plan, record, self.steps.again(state))
                     rest = self.resources.rest_of(plan.table)
                     done = commit_plan(
                         self.resources.committer(plan.table) if rest is None else rest.of_plan(plan.plan_id),
                         self.resources.live_stores,
                         plan,
-                        lambda: self._guards(plan),
+                        guards,
                         self._swaps(plan, lock, step),
                         cleaning,
                         Gate(self.resources).noted(plan.table, {**worker.summary(), OPERATION: "expiration"}),
@@ -509,8 +529,8 @@ class Expiration:
         heads = self.resources.live_stores.heads([each.manifest_list or "" for each in expired])
         gone = {each.snapshot_id for each, head in zip(expired, heads, strict=True) if head is None}.union(approved)
         left = tuple(each for each in base.snapshots if each.snapshot_id not in gone)
-        was_main = keepers(self.resources, plan.table, plan.table_uuid)["was_main"]
-        return to_archive(plan.expired_snapshots, view_of(replace(base, snapshots=left)), was_main, archive_what)
+        known = partial(was_main, self.resources, plan.table, plan.table_uuid)
+        return to_archive(plan.expired_snapshots, view_of(replace(base, snapshots=left)), known, archive_what)
 
     def require_kept(self, plan: ExpirationPlan, state: TableState) -> None:
         """Raise UnreadableMetadata if a metadata file that the snapshots outside the plan need is missing. The handoff

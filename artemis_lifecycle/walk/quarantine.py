@@ -30,7 +30,14 @@ from artemis_lifecycle.orphans.scan import OrphanScanResult
 from artemis_lifecycle.protection.absence import Absence, Behind, tables_behind
 from artemis_lifecycle.protection.context import Asking
 from artemis_lifecycle.protection.future import version_of
-from artemis_lifecycle.protection.protection import ATTEMPT, COPY_MISSING, UNREAD_READER, Considered, Protection
+from artemis_lifecycle.protection.protection import (
+    ATTEMPT,
+    COPY_MISSING,
+    UNDELETED,
+    UNREAD_READER,
+    Considered,
+    Protection,
+)
 from artemis_lifecycle.protection.table_state import CURRENT_METADATA, REACHABLE
 from artemis_lifecycle.session.contexts import deletion_context
 from artemis_lifecycle.session.resources import Resources
@@ -70,7 +77,7 @@ class FormerPaths:
             return {}
         reasons = self.protection.kept(pa.table({"path": pa.array(former, pa.string())}), self._considered)
         there = self.stores.heads(former)
-        missed = (REACHABLE, CURRENT_METADATA, ATTEMPT, UNREAD_READER)
+        missed = (REACHABLE, CURRENT_METADATA, ATTEMPT, UNREAD_READER, UNDELETED)
         return {
             asked[row]: why
             for row, why in reasons.items()
@@ -178,7 +185,7 @@ class Quarantine:
         Raises LeaseTaken, Busy, StorageError; Refused if a hold or a `keep_dropped` comes between two batches."""
         state = self.dropped.state_even_if_dropped(table)
         bucket = TokenBucket(self.deletion.settings(state.name).requests_per_second)
-        done: list[Purged] = []
+        done, absent = list[Purged](), None
         with self.steps.run(state, "quarantine_purge", dry_run=dry_run) as step:
             for record in self.resources.operations.quarantines.due(state.metadata.table_uuid):
                 protection, considered = self._protection(state, record)
@@ -197,13 +204,8 @@ class Quarantine:
                     done.append(Purged(record.job_id, record.table, 0, 0, 0, dry_run, len(waiting)))
                     continue
                 if record.purging_at is None and not any(self.resources.live_stores.list(record.folder)):
-                    raise StorageError(
-                        f"Nothing is where {record.job_id} was put into quarantine, not even its record",
-                        table=record.table,
-                        path=record.folder,
-                        untouched="all files",
-                        hint="mount its disk; if somebody deleted the folder, put any file there, and run this again",
-                    )
+                    absent = record
+                    continue
                 if not dry_run:
                     record = self.resources.operations.quarantines.purge(record.job_id)
                 purged = purge(
@@ -223,6 +225,14 @@ class Quarantine:
             if any(each.failed or each.kept for each in done):
                 step.state = "pending"
             step.counts = {"deleted": sum(each.deleted for each in done), "bytes": sum(each.bytes for each in done)}
+            if absent is not None:
+                raise StorageError(
+                    f"Nothing is where {absent.job_id} was put into quarantine, not even its record",
+                    table=absent.table,
+                    path=absent.folder,
+                    untouched="what is in it",
+                    hint="mount its disk; if somebody deleted the folder, put any file there, and run this again",
+                )
         return done
 
     def _kept(

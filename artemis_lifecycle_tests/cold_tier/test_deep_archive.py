@@ -51,6 +51,8 @@ from artemis_lifecycle_tests.deaths import Killed, killed_at, lapse
 from artemis_lifecycle_tests.past_the_guard import past_the_guard
 from artemis_lifecycle_tests.people import approve_thaw
 from artemis_lifecycle_tests.policies import AND_ARCHIVED, AT_ONCE
+from artemis_lifecycle_tests.protection.databases import Databases, with_operations
+from artemis_lifecycle_tests.protection.databases import databases as databases
 from artemis_lifecycle_tests.protection.foreign import expire_in_metadata
 
 
@@ -567,11 +569,12 @@ def test_a_dropped_table_s_deep_archive_is_thawed_by_its_name_or_uuid(
 
 
 def test_two_deployments_with_one_cold_warehouse_share_no_copy(
-    archive: Archive, make_config: MakeConfig, spark: SparkSession
+    archive: Archive, make_config: MakeConfig, spark: SparkSession, databases: Databases
 ) -> None:
     """One's move to the deep archive takes no copy from the other's archive."""
-    warehouse = archive.lifecycle.config.catalogs.cold.warehouse
-    config = make_config(defaults=AT_ONCE, tables={"db.*": {}}, catalogs={"cold": {"warehouse": warehouse}})
+    warehouse, uri = archive.lifecycle.config.catalogs.cold.warehouse, databases.make()
+    catalogs = {"live": {"uri": uri}, "cold": {"uri": uri, "warehouse": warehouse}}
+    config = with_operations(make_config(defaults=AT_ONCE, tables={"db.*": {}}, catalogs=catalogs), uri=uri)
     archive.made("shared", ONE, INSTEAD, LAST)
     place = archive.cold_root() / "db" / "shared"
     before = tree(place)

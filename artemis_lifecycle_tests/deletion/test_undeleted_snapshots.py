@@ -47,3 +47,31 @@ def test_a_snapshot_that_was_brought_back_stays_readable_until_the_undelete_is_c
         assert lifecycle.operations.quarantines.get(plan.plan_id).state == "undeleted"
         assert shared.exists()
         assert rows() == [1]
+
+
+def test_what_a_later_plan_had_taken_before_waits_in_its_quarantine(
+    make_config: MakeConfig, spark: SparkSession
+) -> None:
+    defaults = {**WITHOUT_COLD, "deletion": {"grace": "0s", "mode": "quarantine"}}
+    with open_lifecycle(make_config(defaults=defaults, tables={"db.*": {}}), spark=spark) as lifecycle:
+        folder = create(lifecycle, "db.t")
+        [shared] = (folder / "data").glob("*.parquet")
+        append(lifecycle, "db.t", 2)
+        first = lifecycle.plan_expiration("db.t")
+        lifecycle.commit_expiration(first)
+        lifecycle.delete_files(first)
+        overwrite(lifecycle, "db.t", 9)
+        later = lifecycle.expire("db.t").job_id
+        assert not shared.exists()
+
+        lifecycle.undelete(first, who="ann", why="an auditor reads it")
+
+        with lifecycle.operations.engine.begin() as connection:
+            connection.execute(
+                text("UPDATE lifecycle.quarantines SET purge_after = clock_timestamp() - interval '1 day'")
+            )
+        lifecycle.purge_quarantine("db.t")
+        # Nothing else of the table waits for it.
+        overwrite(lifecycle, "db.t", 10)
+        assert lifecycle.expire("db.t").failed == 0
+        assert lifecycle.undelete(later, who="ann", why="the rest of it").restored and shared.exists()

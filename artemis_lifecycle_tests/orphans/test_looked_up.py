@@ -35,3 +35,14 @@ def test_a_scan_stops_where_a_reachable_file_is_not_in_the_store(world: World, e
     with pytest.raises(MissingFile, match=r"00000-6-right\.parquet"):
         # Without the error, the live file is an orphan.
         world.scan(table, missing_files="error")
+
+
+def test_a_scan_looks_for_files_directly_in_a_listed_location(world: World) -> None:
+    table = world.create(f"scan.direct_{uuid.uuid4().hex[:6]}")
+    world.append(table, 1)
+    right = world.place(table) / "00000-7-right.parquet"
+    wrong = _file_of_nobody(world, table, "00000-7-right.parquet", recorded=f"file://{right}".replace("-7-", "-6-"))
+    world.java(table).newAppend().appendFile(wrong).commit()
+    world.age_all(table)
+    with pytest.raises(MissingFile, match=r"00000-6-right\.parquet"):
+        world.scan(table, missing_files="error")
