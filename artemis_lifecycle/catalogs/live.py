@@ -411,13 +411,15 @@ class _Other:
     def pointers(self) -> list[CatalogEntry]:
         self._seen_views.clear()  # From here on, each view is loaded again.
         listed, found = self.tables(), dict[Identifier, CatalogEntry | None]()
-        for _ in range(_LISTINGS):
+        for number in range(_LISTINGS):
             due = [each for each in listed if found.get(each) is None]
+            new = [each for each in due if each not in found]
             with ThreadPoolExecutor(max_workers=_READERS) as readers:
                 found |= zip(due, readers.map(self._loaded_entry, due), strict=True)
-            if None not in found.values():
+            if number and all(found[each] is not None for each in new):
                 break
-            # One that is gone was dropped in the meantime, or has another name by now.
+            # One that is gone was dropped in the meantime, or has another name by now, perhaps in a namespace that was
+            # listed before.
             listed = self.tables()
             if found.keys() >= set(listed):
                 break
@@ -440,7 +442,11 @@ class _Other:
             return self.entry(identifier)
         except LifecycleError as error:
             said = error.what
-        except (ValueError, ValidationError) as error:
+        except Exception as error:
+            if not isinstance(error, ValueError | ValidationError) and not type(error).__module__.startswith(
+                "pyiceberg."
+            ):
+                raise
             said = f"Catalog {self._name} loads no valid metadata: {str(error)[:300]}"
         return CatalogEntry(self._name, identifier, "", problem=said)
 

@@ -44,7 +44,7 @@ T = TypeVar("T")
 _THREADS = 8
 _FILES_AT_ONCE = 1_000
 _DELETES_LAST = 30.0  # Seconds; well inside a lease.
-_JOB = "job.json"
+JOB = "job.json"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Forgotten:
     def write(self, stores: Stores, folder: str) -> None:
         kept = {"metadata_location": self.place.metadata_location, "retain": self.place.retain.total_seconds()}
         values = {**asdict(self.job), **kept}
-        stores.write(f"{folder}/{_JOB}", json.dumps(values).encode(), overwrite=True)
+        stores.write(f"{folder}/{JOB}", json.dumps(values).encode(), overwrite=True)
 
     @classmethod
     def find(cls, stores: Stores, root: str, job_id: str) -> Forgotten | None:
@@ -78,14 +78,12 @@ class Forgotten:
         StorageError for a damaged record, and for one of another folder."""
         for table in stores.children(root)[0]:
             table_uuid = table.rstrip("/").rpartition("/")[2]
-            path = f"{quarantine_folder(root, table_uuid, job_id)}/{_JOB}"
+            path = f"{quarantine_folder(root, table_uuid, job_id)}/{JOB}"
             if stores.head(path) is not None:
                 try:
                     values = json.loads(stores.read(path))
                     kept, retain = values.pop("metadata_location"), timedelta(seconds=values.pop("retain"))
-                    place = QuarantinePlace(
-                        root, retain, kept and f"{path.removesuffix(_JOB)}{kept.rpartition('/')[2]}"
-                    )
+                    place = QuarantinePlace(root, retain, kept and f"{path.removesuffix(JOB)}{kept.rpartition('/')[2]}")
                     job = DeletionJob(**values)
                     if (job.job_id, job.table_uuid) != (job_id, table_uuid):
                         raise ValueError(f"it is of {job.job_id} of table {job.table_uuid}")
@@ -240,8 +238,8 @@ def purge(
     take: Callable[[int], object] = lambda files: None,
     check: Callable[[], None] = lambda: None,
 ) -> Purged:
-    """Delete the files in the job's quarantine folder, and nothing outside it; what describes them goes last. A second
-    call does the rest.
+    """Delete the files in the job's quarantine folder, and nothing outside it; the metadata that describes them goes
+    last, and JOB stays: until all is recorded as purged, an empty folder is none. A second call does the rest.
 
     `kept` returns which of some files (column path) must stay, and why: a table may reference a file in this folder. It
     is called under `lock`, and the files are deleted under the same lock. Raises OperationsUnavailable when the lock is
@@ -254,7 +252,8 @@ def purge(
         yield from _pieces(stores.list(moved))
         if not failed and not stayed:
             # An undelete of what is left needs these.
-            yield from _pieces(each for each in stores.list(record.folder) if not each.path.startswith(moved))
+            rest = (each for each in stores.list(record.folder) if not each.path.startswith(moved))
+            yield from _pieces(each for each in rest if not each.path.endswith(f"/{JOB}"))
 
     for piece in pieces():
         check()

@@ -349,10 +349,18 @@ class Swaps:
 
 
 class TableLocations(db.Part):
-    def saw(self, table_uuid: str, locations: Iterable[str], pointer: str | None, lost: Collection[str] = ()) -> None:
+    def saw(
+        self,
+        table_uuid: str,
+        locations: Iterable[str],
+        pointer: str | None,
+        lost: Collection[str] = (),
+        *,
+        left: bool = True,
+    ) -> None:
         """Record the table's current locations (normal form) and, for a step, its metadata file. Known values are not
         written again. What it `lost` comes first, and its row last: with a new pointer, it no longer shows this."""
-        self.lost(table_uuid, lost)
+        self.lost(table_uuid, lost, left=left)
         seen = seen_pointers.c
         query = sa.union_all(
             sa.select(table_locations.c.location).where(table_locations.c.table_uuid == table_uuid),

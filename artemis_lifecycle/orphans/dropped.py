@@ -130,7 +130,11 @@ def observe(
             uuid, rules = behind.table_uuid, rules_of(table)
             former = [each.metadata_location for each in before if (each.table_uuid, each.table) == (uuid, table)]
             lost, locations = lost_since(former, at, behind.log, rules), normal_locations(behind.locations, rules)
-            operations.table_locations.saw(uuid, locations, None, lost)
+            was = next((each for each in before if (each.table_uuid, each.table) == (uuid, table)), None)
+            alone = {each.table for each in before if each.table_uuid == uuid} <= {table}
+            # The row may be of another line that had this name.
+            is_same = was is None or saw(table, at, behind).continues(was, alone=alone)
+            operations.table_locations.saw(uuid, locations, None, lost, left=is_same)
         elif uuid is None:
             problem = pointer.problem if behind is None else behind.what
             problems |= {} if problem is None else {table: problem}

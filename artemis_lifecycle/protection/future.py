@@ -176,7 +176,8 @@ def evidence(
     newest = {folder: max(files, key=lambda path: (version_of(path) or 0, path)) for folder, files in elsewhere.items()}
     found = read_all(list(newest.values()))
     others = _others(stores, paths, metadata.table_uuid)
-    foreign = list(_claimed(others, rules))
+    before = _named_before_a_uuid(stores, metadata, paths, others, rules)
+    foreign = list(_claimed({path: each for path, each in others.items() if path not in before}, rules))
     for folder, path in newest.items():
         if path in found and found[path].table_uuid != metadata.table_uuid:
             foreign.append(parent(folder) if folder.endswith("/metadata") else folder)
@@ -238,6 +239,23 @@ def _claimed(others: Mapping[str, Described], rules: LocationRules) -> list[str]
         elif other.locations and not other.is_table:
             found[parent(normalize(path, rules))] = None
     return list(found)
+
+
+def _named_before_a_uuid(
+    stores: Stores, metadata: TableMetadata, paths: Sequence[str], others: Mapping[str, Described], rules: LocationRules
+) -> set[str]:
+    """Return the table's own metadata files from before it had a uuid: the log of a later one names each of them."""
+    nameless = {normalize(path, rules): path for path, each in others.items() if each.is_table and not each.table_uuid}
+    found, left = set[str](), [entry.metadata_file for entry in metadata.metadata_log] if nameless else []
+    for path in paths if nameless else ():
+        with suppress(UnreadableMetadata, MissingFile):
+            left += () if path in others else described(stores, path).log
+    while left:
+        path = nameless.get(normalize(left.pop(), rules), "")
+        if path and path not in found:
+            found.add(path)
+            left += others[path].log
+    return found
 
 
 def _places(path: str, what: Described, rules: LocationRules) -> list[str]:

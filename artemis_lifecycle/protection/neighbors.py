@@ -212,6 +212,7 @@ class Neighbors:
         read = threaded(lambda name: self._read(name, pointers[name]), changed, _READERS)
         self._known.update(zip(changed, read, strict=True))
         self._read_at = now
+        self._known = {name: each for name, each in self._known.items() if name in now}
         # What is not a table reads no files of tables by their paths, nor do the project's own result tables.
         for name, other in self._known.items():
             if other is not None and (other.is_result or not other.is_readable):
@@ -453,8 +454,9 @@ class Neighbors:
             is_one = len(names[known.table_uuid]) == 1 or not has_lines
             if key == (self._deletion.table_uuid, self._context.table) or (is_one and key in lines):
                 return True
-            pointers = (other.metadata_location for other in lines.get(key, ()))
-            return any(Seen(known.table, at, self.log_of(at)).continues(known) for at in pointers)
+            pointers = [other.metadata_location for other in lines.get(key, ())]
+            is_same = known.metadata_location in pointers
+            return is_same or any(Seen(known.table, at, self.log_of(at)).continues(known) for at in pointers)
 
         return set(filter(is_there, recorded))
 

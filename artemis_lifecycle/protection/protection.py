@@ -600,7 +600,8 @@ class Protection:
                     left = None if metadata is None else context.overtaken(plan, metadata, kept_base)
                     index = None if left is None else indexed(context.spark, stores, left, context.rules, root)
                 except (UnreadableMetadata, StalePlan) as error:
-                    if reason != UNDELETED:
+                    gone = isinstance(error, StalePlan) or isinstance(error.__cause__, MissingFile)
+                    if reason != UNDELETED or not gone:
                         raise
                     # Its list protects what it brought back itself.
                     _log.warning("What undeleted plan %s needs is not all there: %s", plan.plan_id, error.what)

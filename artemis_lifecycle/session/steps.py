@@ -45,6 +45,7 @@ from artemis_lifecycle.spark.session import driver_pid
 
 R = TypeVar("R", ExpirationPlan, ScanRecord)
 
+_LOOKING = frozenset({"deletion", "orphan_deletion", "quarantine_purge"})
 _DELETING = frozenset({"plan", "commit", "deletion", "orphan_deletion"})
 """Steps that depend on what became of earlier commits through a REST catalog."""
 
@@ -196,7 +197,9 @@ class Steps:
             observe(live, stores, operations, catalog, self.resources.rules, complete=False)
         former = [] if known is None or state.catalog is not None else [known.metadata_location]
         at, locations = seen.metadata_location, own_locations(state.metadata, rules)
-        operations.table_locations.saw(uuid, locations, at, lost_since(former, at, seen.log or (), rules))
+        is_same = known is None or seen.continues(known, alone=len(names) == 1)
+        lost = lost_since(former, at, seen.log or (), rules)
+        operations.table_locations.saw(uuid, locations, at, lost, left=is_same)
         operations.known_tables.saw(catalog, uuid, seen)
 
     def settle(self, state: TableState) -> None:
@@ -321,7 +324,7 @@ class Steps:
         with lease as held:
             if held is not None:
                 progress.reached(held.token)
-                if step == "deletion" and state.catalog is None:
+                if step in _LOOKING and state.catalog is None:
                     # A reader that a deletion asks is a dropped table once it is dropped.
                     self.observe()
                 if not state.is_dropped:

@@ -142,6 +142,9 @@ class DroppedTables:
                 table=record.table,
                 hint=f"artemis delete-orphans {record.scan_id}",
             )
+        if not dry_run:
+            # A reader that it asks is a dropped table once it is dropped.
+            self.steps.observe()
         catalog = deletion_context(resources, record.table).catalog_name
         known = resources.operations.known_tables.get(catalog, record.table_uuid, record.table)
         job = job_of(record)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.quarantine import (
+    JOB,
     Forgotten,
     Purged,
     Undeleted,
@@ -203,7 +204,7 @@ class Quarantine:
                 if waiting and record.purging_at is None:
                     done.append(Purged(record.job_id, record.table, 0, 0, 0, dry_run, len(waiting)))
                     continue
-                if record.purging_at is None and not any(self.resources.live_stores.list(record.folder)):
+                if not any(self.resources.live_stores.list(record.folder)):
                     absent = record
                     continue
                 if not dry_run:
@@ -221,6 +222,7 @@ class Quarantine:
                 )
                 if not dry_run and not purged.failed and not purged.kept:
                     self.resources.operations.quarantines.purged(record.job_id)
+                    self.resources.live_stores.delete([f"{record.folder}/{JOB}"])
                 done.append(purged)
             if any(each.failed or each.kept for each in done):
                 step.state = "pending"

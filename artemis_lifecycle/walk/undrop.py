@@ -218,7 +218,9 @@ class Undrop:
                 files = (current.metadata_location, *(entry.metadata_file for entry in current.metadata_log))
                 lines |= {normalize(path, rules) for path in files}
                 is_here = not folders.isdisjoint(metadata_locations(current, rules))
-                if is_here and min(version_of(path) or 0 for path in files) > last + 1:
+                numbers = [version_of(path) for path in files]
+                # Where one has no number, numbers began anew.
+                if is_here and (None in numbers or min(filter(None, numbers), default=0) > last + 1):
                     cut = each.table
         return lines, cut
 

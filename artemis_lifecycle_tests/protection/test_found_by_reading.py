@@ -192,13 +192,21 @@ def test_a_decision_to_keep_a_dropped_table_stops_its_running_deletion(
         scan = lifecycle.scan_dropped(table)
         kept: list[str] = []
 
-        def keep(point: str) -> None:
-            if point == "deletion.write_outcomes:after" and not kept:
-                kept.append(lifecycle.keep_dropped(table, who="ann", why="the other lake reads it").state)
+        def keep() -> None:
+            # It waits for the batch that has the lock.
+            kept.append(lifecycle.keep_dropped(table, who="ann", why="the other lake reads it").state)
+
+        person = threading.Thread(target=keep)
+
+        def act(point: str) -> None:
+            if point == "deletion.write_outcomes:after" and person.ident is None:
+                person.start()
+                time.sleep(1)
 
         before = {path for path in folder.rglob("*") if path.is_file()}
-        with crash_points.installed(keep), pytest.raises(Refused, match="the other lake reads it"):
+        with crash_points.installed(act), pytest.raises(Refused, match="the other lake reads it"):
             lifecycle.delete_dropped(scan)
+        person.join()
         after = {path for path in folder.rglob("*") if path.is_file()}
         assert kept == ["kept"] and len(before) - len(after) <= 4 and len(after) > 4
         for dry_run in (True, False):
