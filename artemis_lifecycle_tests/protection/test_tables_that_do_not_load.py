@@ -26,7 +26,7 @@ from artemis_lifecycle.errors import OperationsUnavailable, UnreadableMetadata
 from artemis_lifecycle.fleet.fleet import unread_readers
 from artemis_lifecycle_tests import conftest, core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
-from artemis_lifecycle_tests.rest.homes import glue
+from artemis_lifecycle_tests.rest.homes import empty_database, glue
 
 LATER = datetime.now(UTC) + timedelta(days=60)
 POLICY = {
@@ -126,7 +126,7 @@ def in_glue(made: Finance) -> Iterator[Finance]:
             aws_access_key_id=properties["client.access-key-id"],
             aws_secret_access_key=properties["client.secret-access-key"],
         )
-        client.create_database(DatabaseInput={"Name": "db"})
+        empty_database(client, "db")
         pointers: dict[str, str] = {}
 
         def commit(table: str, at: str) -> None:

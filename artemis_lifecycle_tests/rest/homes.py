@@ -87,6 +87,15 @@ def proxy_before(home: Home) -> Any:
     return ThriftProxy(home.upstream) if home.name == "hive" else Proxy(home.upstream)
 
 
+def empty_database(client: Any, name: str) -> None:
+    """Make a database of Glue without tables: moto's is that of the whole process, and other tests leave theirs."""
+    if any(each["Name"] == name for each in client.get_databases()["DatabaseList"]):
+        for table in client.get_tables(DatabaseName=name)["TableList"]:
+            client.delete_table(DatabaseName=name, Name=table["Name"])
+    else:
+        client.create_database(DatabaseInput={"Name": name})
+
+
 @contextmanager
 def glue() -> Iterator[Home]:
     """Glue and S3 by moto, with one pair of keys. moto takes any VersionId; Glue updates a table only from the version
