@@ -180,13 +180,14 @@ _CHECKED_EVERY = 1.0
 class DeletionSettings:
     """How a job runs. `requests_per_second` None means no limit. A run tries a failed file `rounds` times. With a
     `quarantine`, files are moved there instead of deleted. With `remove_empty_folders`, a finished job removes the
-    local folders that it emptied."""
+    local folders that it emptied. `closed` returns why a person ended the job; it is asked under the table's lock."""
 
     requests_per_second: float | None = None
     files_per_batch: int = MOST_PER_BATCH
     rounds: int = 3
     quarantine: QuarantinePlace | None = None
     remove_empty_folders: bool = False
+    closed: Callable[[], str | None] = lambda: None
 
 
 DEFAULT_SETTINGS = DeletionSettings()
@@ -378,7 +379,7 @@ class _Run:
             with table_lock(context.operations.engine, job.table_uuid, table=job.table) as lock:
                 self.lease.check()
                 # Who closes the job waits for this lock.
-                if (why := self.pause()) is not None:
+                if (why := self.settings.closed()) is not None:
                     return why
                 if not begun:
                     context.operations.journal.start_batch(job.job_id, batch, self.lease.token)

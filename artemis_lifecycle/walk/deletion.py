@@ -296,7 +296,7 @@ class Deletion:
             self.context(job),
             job,
             lease=lease,
-            settings=self.settings(job.table, metadata_location),
+            settings=self.settings(job.table, metadata_location, job.job_id),
             dry_run=dry_run,
             pause=pause,
         )
@@ -364,12 +364,12 @@ class Deletion:
             record.scan_id,
             lease=lease,
             results_catalog=self.resources.config.catalogs.results,
-            settings=self.settings(record.table),
+            settings=self.settings(record.table, None, record.scan_id),
             dry_run=dry_run,
             pause=lambda: pause() or self.closed(record.scan_id),
         )
 
-    def settings(self, table: str, metadata_location: str | None = None) -> DeletionSettings:
+    def settings(self, table: str, metadata_location: str | None = None, job_id: str | None = None) -> DeletionSettings:
         """`metadata_location` is a plan's base metadata file, which is kept with the quarantined files."""
         policy, place = self.resources.config.policy(table), None
         if policy.deletion.mode == "quarantine":
@@ -382,6 +382,7 @@ class Deletion:
             requests_per_second=requests_per_second(policy),
             quarantine=place,
             remove_empty_folders=policy.deletion.remove_empty_folders,
+            closed=(lambda: None) if job_id is None else partial(self.closed, job_id),
         )
 
 

@@ -203,7 +203,7 @@ def test_a_deleted_snapshot_is_brought_back(lifecycle: Lifecycle) -> None:
 
     # The plan's quarantine is past its time; the scan's is not.
     purged = lifecycle.purge_quarantine(table, dry_run=True)
-    assert [(each.job_id, each.deleted) for each in purged] == [(plan_id, len(moved) + 2)]
+    assert [(each.job_id, each.deleted) for each in purged] == [(plan_id, len(moved) + 1)]
     folder = local(record.folder)
     aside = {each for each in folder.rglob("*") if each.is_file()}
     assert aside

@@ -431,7 +431,7 @@ def test_a_hold_or_a_word_keeps_what_a_dropped_table_has_in_quarantine(
         lifecycle.release(hold.hold_id)
         assert lifecycle.purge_quarantine(table_uuid) == []
         assert lifecycle.unkeep_dropped(table).state == "gone"
-        assert [each.deleted for each in lifecycle.purge_quarantine(table)] == [len(files) + 1]  # and job.json
+        assert [each.deleted for each in lifecycle.purge_quarantine(table)] == [len(files)]
         with pytest.raises(PlanStateError, match="gone, and its files with it"):
             lifecycle.hold(table, "legal", "too late")
 
