@@ -226,7 +226,11 @@ def test_a_night_ends_right_although_a_worker_is_killed(
             assert len(lifecycle.snapshot_history(table).snapshots) == 1
             history = lifecycle.operations.steps.history(plan.table_uuid)
             did = Counter(each.step for each in history if each.state == "done" and not each.dry_run)
-            assert did == dict.fromkeys(steps, 1) | {step: did[step] for step in did.keys() - steps}
+            # The killed one may have ended its plan, which the next run finds.
+            planned = 2 if table == killed.tags[PARTITION_TAG] else 1
+            assert 1 <= did["plan"] <= planned
+            others = {step: did[step] for step in {"plan"} | did.keys() - steps}
+            assert did == dict.fromkeys(steps, 1) | others
             rows = lifecycle.read(table, snapshot_id=expired[table]).count()
             assert (rows, spark.table(f"{lifecycle.config.catalogs.live.name}.{table}").count()) == (1, 2)
 
