@@ -152,7 +152,7 @@ OUTSIDE = {
     "own metadata that cannot be read": "a lost commit can be read there",
     "unknown tables of a newer format version": "a table inside has one format version there",
     "each look at a catalog counts": "nobody undrops there",
-    "a name is no line": "a uuid has one line of commits there",
+    "a name is not a line": "a uuid has one line of commits there",
     "what a look finds lost": "a state has one name there",
     "tables without a uuid": "every table has its number there",
     "metadata that the store refuses": "a store's answers are whole there",

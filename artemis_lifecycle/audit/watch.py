@@ -93,7 +93,6 @@ class LineageWatching:
 
     def _open(self, tables: Set[str]) -> Mapping[str, datetime]:
         watch = self.resources.operations.lineage_watch
-        # A table that was dropped and made again has two, of which the newest is there.
         now_there = {each.table: each.table_uuid for each in watch.tables()}
         # They are in the order in which they were found.
         latest = {each.table_uuid: each.found_at for each in watch.unmet()}

@@ -443,9 +443,8 @@ class _Other:
         except LifecycleError as error:
             said = error.what
         except Exception as error:
-            if not isinstance(error, ValueError | ValidationError) and not type(error).__module__.startswith(
-                "pyiceberg."
-            ):
+            is_pyicebergs = type(error).__module__.startswith("pyiceberg.")
+            if not is_pyicebergs and not isinstance(error, ValueError | ValidationError):
                 raise
             said = f"Catalog {self._name} loads no valid metadata: {str(error)[:300]}"
         return CatalogEntry(self._name, identifier, "", problem=said)

@@ -78,7 +78,7 @@ def approve(
 
 @command(app, "closing", "Plan {plan}")
 def close(lifecycle: Lifecycle, plan: str, who: str, why: str) -> object:
-    """End a plan permanently. Orphan scans take over the files of a committed one."""
+    """End a plan or scan permanently. Orphan scans take over the files of a committed plan."""
     return lifecycle.close_plan(plan, who=who, why=why)
 
 

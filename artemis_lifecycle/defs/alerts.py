@@ -17,6 +17,7 @@ from artemis_lifecycle.defs.tags import ASSETS, JOB_TAG, PARTITION_TAG
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.escaping import chat, table_of, terminal
 from artemis_lifecycle.fleet.fleet import Fleet
+from artemis_lifecycle.operations.scans import is_scan
 
 _RECENT = timedelta(hours=6)
 """How far back the first tick checks for failed runs."""
@@ -109,7 +110,7 @@ def conditions(
         key = f"wait {wait.job_id} {wait.since.isoformat()}"
         approve = f"artemis approve {wait.job_id} --large --who … --why …"
         found[key] = f"{wait.table} waits for approval: {wait.why}. {approve}"
-        scans = wait.job_id.startswith("scan")
+        scans = is_scan(wait.job_id)
         asset, shown = ("orphan_scan", "scan") if scans else ("expiration_plan", "plan")
         links[key] = _link(pages.asset(asset, wait.table), shown)
     for thaw in lifecycle.operations.thaws.to_approve():

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.deletion.batches import GONE, job_outcomes
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.orphans.scan import LOOKED_UP, files_themselves, listed_parts
+from artemis_lifecycle.orphans.scan import LOOKED_UP, files_themselves, listed_folders, listed_parts
 from artemis_lifecycle.protection.context import Asking
 from artemis_lifecycle.protection.protection import own_table
 from artemis_lifecycle.reachability.walk import indexed, reachable_files
@@ -23,7 +23,7 @@ from artemis_lifecycle.spark.java_errors import worker_errors
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.frames import arrow_schema, read_frame
 from artemis_lifecycle.storage.instants import milliseconds
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalize
+from artemis_lifecycle.storage.location import LocationRules, normalize
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.walk.plan_checks import NAMED
 
@@ -86,9 +86,8 @@ def _presence_by_listing(lifecycle: Lifecycle, table: str) -> Presence:
         count += len(paths)
 
     files.visit(add)
-    places = [normalize(place, rules) for place in listing.locations]
-    is_listed = lambda folder: any(is_under(f"{normalize(folder, rules)}/-", each, rules) for each in places)  # noqa: E731
-    suspects = files.outside(milliseconds(listing.started_at), listed, is_listed, at_most=LOOKED_UP)
+    folders = listed_folders(listing, rules)
+    suspects = files.outside(milliseconds(listing.started_at), listed, folders, at_most=LOOKED_UP)
     checked_files, absent = _absent(stores, suspects)
     return Presence(metadata.metadata_location, count, checked_files, len(absent), tuple(absent[:NAMED]))
 

@@ -180,7 +180,8 @@ _CHECKED_EVERY = 1.0
 class DeletionSettings:
     """How a job runs. `requests_per_second` None means no limit. A run tries a failed file `rounds` times. With a
     `quarantine`, files are moved there instead of deleted. With `remove_empty_folders`, a finished job removes the
-    local folders that it emptied. `closed` returns why a person ended the job; it is asked under the table's lock."""
+    local folders that it emptied. `closed` returns why a person ended the job. It is asked again under the
+    table's lock, for which that person waits."""
 
     requests_per_second: float | None = None
     files_per_batch: int = MOST_PER_BATCH
@@ -233,7 +234,7 @@ class _Run:
         self.job = job
         self.lease = lease
         self.settings = settings
-        self.pause = pause
+        self.pause: Callable[[], str | None] = lambda: pause() or settings.closed()
         self.bucket = TokenBucket(settings.requests_per_second)
         self.identities = Identities(context, job)
         self.folder: str | None = None
@@ -378,7 +379,6 @@ class _Run:
             protection.refresh_neighbors()
             with table_lock(context.operations.engine, job.table_uuid, table=job.table) as lock:
                 self.lease.check()
-                # Who closes the job waits for this lock.
                 if (why := self.settings.closed()) is not None:
                     return why
                 if not begun:

@@ -330,9 +330,8 @@ def seal_plan(
 
     write_batches(batches(), DELETABLE, f"{folder}/files", stores)
     # A plan that a person asked for by other terms than the policy's is another one: its commit goes by these.
-    terms = {name: value for name in _TERMS if (value := getattr(request.settings, name))}
     others = {
-        **terms,
+        **{name: value for name in _TERMS if (value := getattr(request.settings, name)) not in (None, ())},
         **({} if beside is None else {"beside": hashlib.sha256(beside).hexdigest(), "warnings": warnings}),
     }
     content_id = _content_id(metadata, decision, "".join(digests), others)

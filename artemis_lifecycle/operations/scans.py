@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +19,18 @@ from artemis_lifecycle.operations.decisions import NewDecision, change
 from artemis_lifecycle.operations.roles import approving
 
 ScanKind = Literal["orphans", "dropped"]
+
+
+_PREFIX = "scan-"
+
+
+def new_scan_id() -> str:
+    return f"{_PREFIX}{uuid.uuid4().hex}"
+
+
+def is_scan(job_id: str) -> bool:
+    """Whether the id of a job is that of a scan, and not of a plan."""
+    return job_id.startswith(_PREFIX)
 
 
 class ScanState(StrEnum):
@@ -145,10 +158,8 @@ class Scans(db.Part):
     def close(self, scan_id: str, who: str, why: str) -> ScanRecord:
         """End a scan that is not deleted yet, or only in part. Closing a closed one changes nothing. Raises
         PlanStateError for one that is done; NoSuchPlan."""
-        mine, decision = (
-            (scans.c.scan_id == scan_id, scans.c.state.not_in(ENDED)),
-            NewDecision("close", scan_id, who, why),
-        )
+        mine = (scans.c.scan_id == scan_id, scans.c.state.not_in(ENDED))
+        decision = NewDecision("close", scan_id, who, why)
         ended = change(self.engine, "scans.close", ScanRecord, *mine, decision=decision, state=ScanState.CLOSED)
         if ended is None and (known := self.get(scan_id)).state is not ScanState.CLOSED:
             raise _refusal(known, "cannot be closed", (ScanState.OPEN, ScanState.DELETING))

@@ -11,7 +11,6 @@ nothing shows it, so a person approves each deletion.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from artemis_lifecycle.metadata.types import METADATA, TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.known_tables import KnownTable, Seen
+from artemis_lifecycle.operations.scans import new_scan_id
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.origins import Origins
 from artemis_lifecycle.orphans.scan import OrphanScanResult, candidates, listed_parts, require_after, seal_scan
@@ -128,13 +128,13 @@ def observe(
         behind, uuid = read.get(at), own.get((table, at))
         if isinstance(behind, Behind):
             uuid, rules = behind.table_uuid, rules_of(table)
-            former = [each.metadata_location for each in before if (each.table_uuid, each.table) == (uuid, table)]
-            lost, locations = lost_since(former, at, behind.log, rules), normal_locations(behind.locations, rules)
             was = next((each for each in before if (each.table_uuid, each.table) == (uuid, table)), None)
+            lost = set() if was is None else lost_since([was.metadata_location], at, behind.log, rules)
             alone = {each.table for each in before if each.table_uuid == uuid} <= {table}
             # The row may be of another line that had this name.
             is_same = was is None or saw(table, at, behind).continues(was, alone=alone)
-            operations.table_locations.saw(uuid, locations, None, lost, left=is_same)
+            places = normal_locations(behind.locations, rules)
+            operations.table_locations.saw(uuid, places, None, lost, left=is_same)
         elif uuid is None:
             problem = pointer.problem if behind is None else behind.what
             problems |= {} if problem is None else {table: problem}
@@ -237,7 +237,7 @@ def scan_dropped(
     GarbageCollectionDisabled, UnreadableMetadata, StorageError.
     """
     assert known.missing_since is not None and context.dropped is not None
-    asking = Asking(f"scan-{uuid.uuid4().hex}", "dropped", known.table, known.table_uuid)
+    asking = Asking(new_scan_id(), "dropped", known.table, known.table_uuid)
     protection = Protection(context, asking)
     protection.require_no_hold()
     protection.refresh_neighbors()

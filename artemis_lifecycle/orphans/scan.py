@@ -13,7 +13,6 @@ what protects its files. A writer that stops in between has
 from __future__ import annotations
 
 import json
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,7 +44,7 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.leases import Lease
-from artemis_lifecycle.operations.scans import ScanRecord, ScanState
+from artemis_lifecycle.operations.scans import ScanRecord, ScanState, new_scan_id
 from artemis_lifecycle.orphans.listing import LISTED, Listing
 from artemis_lifecycle.orphans.origins import ORPHAN, ORPHANS, Origins, known
 from artemis_lifecycle.protection.context import Asking, DeletionContext
@@ -56,6 +55,7 @@ from artemis_lifecycle.protection.protection import PREFIX_MISMATCH, TOO_YOUNG, 
 from artemis_lifecycle.protection.table_state import REACHABLE
 from artemis_lifecycle.protection.table_state import metadata_files as own_metadata_files
 from artemis_lifecycle.reachability.files import ReachedFiles
+from artemis_lifecycle.reachability.index.lookups import Meant
 from artemis_lifecycle.spark.runner import Rows, Runner, Spark
 from artemis_lifecycle.storage.frames import (
     arrow_schema,
@@ -240,6 +240,12 @@ _SHOWN = 5
 _PARTS_AT_ONCE = 8
 
 
+def listed_folders(listing: Listing, rules: LocationRules) -> Meant:
+    """Return what says of a folder whether the listing has the files that are directly in it."""
+    roots = [normalize(location, rules) for location in listing.locations]
+    return lambda folder: any(is_under(f"{normalize(folder, rules)}/-", root, rules) for root in roots)
+
+
 def require_nothing_missing(
     stores: Stores, files: ReachedFiles, listing: Listing, parts: Sequence[ListedPart], rules: LocationRules, table: str
 ) -> None:
@@ -247,12 +253,7 @@ def require_nothing_missing(
     `parts`; a checksum file does not stand for its file). Raises MissingFile if the store does not have one either."""
     began = milliseconds(listing.started_at)
     listed = files_themselves(parts)
-    roots = [normalize(location, rules) for location in listing.locations]
-
-    def is_listed(folder: str) -> bool:
-        return any(is_under(f"{normalize(folder, rules)}/-", root, rules) for root in roots)
-
-    unlisted = files.outside(began, listed, is_listed, at_most=LOOKED_UP)
+    unlisted = files.outside(began, listed, listed_folders(listing, rules), at_most=LOOKED_UP)
     # A file exists if it was written after the listing, by a writer whose clock is behind.
     found = threaded(stores.head, unlisted, stores.readers(listing.locations[0], _HEADS))
     missing = [path for path, file in zip(unlisted, found, strict=True) if file is None]
@@ -405,7 +406,7 @@ def scan_orphans(
     if context.is_branched:
         # Which metadata files stay is decided by the references: no reader finds another one by the table's log.
         ages = replace(ages, metadata_cutoff=ages.cutoff)
-    asking = Asking(f"scan-{uuid.uuid4().hex}", "orphans", table, table_uuid)
+    asking = Asking(new_scan_id(), "orphans", table, table_uuid)
     protection = Protection(context, asking)
     protection.refresh_neighbors()
     unlisted = (

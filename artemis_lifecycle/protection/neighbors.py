@@ -455,8 +455,9 @@ class Neighbors:
             if key == (self._deletion.table_uuid, self._context.table) or (is_one and key in lines):
                 return True
             pointers = [other.metadata_location for other in lines.get(key, ())]
-            is_same = known.metadata_location in pointers
-            return is_same or any(Seen(known.table, at, self.log_of(at)).continues(known) for at in pointers)
+            return known.metadata_location in pointers or any(
+                Seen(known.table, at, self.log_of(at)).continues(known) for at in pointers
+            )
 
         return set(filter(is_there, recorded))
 

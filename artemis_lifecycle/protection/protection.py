@@ -591,11 +591,10 @@ class Protection:
         if self._unarchived is None or self._unarchived[0] != key:
             found: list[tuple[str, ReachedFiles]] = []
             # A separate index, because it has other snapshots of the same table.
-            root, stores = f"{context.root}/unarchived", context.stores
+            root, quarantines = f"{context.root}/unarchived", context.operations.quarantines
             for reason, plan, kept_base, metadata in now:
-                if reason == UNDELETED:
-                    # What its snapshots share may be in a later plan's quarantine.
-                    stores = context.stores.with_moved(context.operations.quarantines.folders(plan.table_uuid))
+                # What an undeleted snapshot shares may be in a later plan's quarantine.
+                stores = context.stores.with_moved(quarantines.folders(plan.table_uuid) if reason == UNDELETED else ())
                 try:
                     left = None if metadata is None else context.overtaken(plan, metadata, kept_base)
                     index = None if left is None else indexed(context.spark, stores, left, context.rules, root)

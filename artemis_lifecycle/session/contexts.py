@@ -114,10 +114,9 @@ def active_holds(resources: Resources, table_uuid: str) -> tuple[HoldView, ...]:
 
 def keepers(resources: Resources, table: str, table_uuid: str) -> Keepers:
     """Return what keeps a table's snapshots beside its settings: active holds, tags, and what is known of its past."""
-    tags = tag_views(resources.operations.tags.of_table(table_uuid))
     return {
         "holds": active_holds(resources, table_uuid),
-        "tags": tags,
+        "tags": tag_views(resources.operations.tags.of_table(table_uuid)),
         "was_main": cache(partial(was_main, resources, table, table_uuid)),
     }
 
@@ -125,7 +124,7 @@ def keepers(resources: Resources, table: str, table_uuid: str) -> Keepers:
 def was_main(resources: Resources, table: str, table_uuid: str) -> frozenset[int]:
     """Return the snapshots that are known to have been the table's current one."""
     stores, folders = resources.live_stores, history_folders(resources.root, table, table_uuid)
-    known = [read_history(stores, folder) for folder in folders]
+    known = (read_history(stores, folder) for folder in folders)
     return frozenset().union(*(index.snapshot_ids(stores) for index in known if index is not None))
 
 

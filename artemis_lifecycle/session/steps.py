@@ -198,8 +198,7 @@ class Steps:
         former = [] if known is None or state.catalog is not None else [known.metadata_location]
         at, locations = seen.metadata_location, own_locations(state.metadata, rules)
         is_same = known is None or seen.continues(known, alone=len(names) == 1)
-        lost = lost_since(former, at, seen.log or (), rules)
-        operations.table_locations.saw(uuid, locations, at, lost, left=is_same)
+        operations.table_locations.saw(uuid, locations, at, lost_since(former, at, seen.log or (), rules), left=is_same)
         operations.known_tables.saw(catalog, uuid, seen)
 
     def settle(self, state: TableState) -> None:

@@ -29,7 +29,7 @@ from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import UNCOMMITTED, Approval, PlanRecord, PlanStatus
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
-from artemis_lifecycle.operations.scans import ScanRecord, ScanState
+from artemis_lifecycle.operations.scans import ScanRecord, ScanState, is_scan
 from artemis_lifecycle.orphans.scan import OrphanScanResult, job_of
 from artemis_lifecycle.orphans.scan import delete_orphans as delete_scan
 from artemis_lifecycle.protection.absence import Absence, dropped_folder
@@ -201,13 +201,12 @@ class Deletion:
         """End a plan or scan permanently. Orphan scans then take over the files that a committed plan had not deleted
         yet, and the files that an `undelete` of it (or of an orphan scan) had restored."""
         plan_id = plan if isinstance(plan, str) else id_of(plan)
-        undeleted = self.resources.operations.quarantines.find(plan_id)
+        operations = self.resources.operations
+        undeleted = operations.quarantines.find(plan_id)
         if undeleted is not None and undeleted.undeleted_at is not None:
             # Closing a closed undelete changes nothing, as for a plan.
-            closed = undeleted.closed_at is not None
-            return undeleted if closed else self.resources.operations.quarantines.close(plan_id, who, why)
-        operations = self.resources.operations
-        kind = operations.scans if plan_id.startswith("scan-") else operations.plans
+            return operations.quarantines.close(plan_id, who, why) if undeleted.closed_at is None else undeleted
+        kind = operations.scans if is_scan(plan_id) else operations.plans
         record = kind.get(plan_id)
         if isinstance(record, PlanRecord):
             self.expiration.settle(record)
@@ -215,7 +214,7 @@ class Deletion:
         with table_lock(operations.engine, record.table_uuid, table=record.table):
             record = kind.close(plan_id, who, why)
         # The retention of its quarantined files starts now.
-        self.resources.operations.quarantines.finish(plan_id)
+        operations.quarantines.finish(plan_id)
         return record
 
     def delete_files(
@@ -269,9 +268,7 @@ class Deletion:
             )
             # The first look stands since before the commit was recorded, but for plans of earlier releases.
             job = replace(job, files_location=first_look(resources.live_stores, plan.files_location))
-            report = self._delete(
-                job, step.lease, plan.base_metadata_location, pause=lambda: step.pause() or self.closed(plan.plan_id)
-            )
+            report = self._delete(job, step.lease, plan.base_metadata_location, pause=step.pause)
             if report.failed == 0 and report.pending == 0:
                 if job.files:
                     stored_receipt(self.steps, job)
@@ -306,9 +303,9 @@ class Deletion:
 
     def closed(self, job_id: str) -> str | None:
         """Return who closed a plan or scan, as a reason to stop; None if it is open. Raises NoSuchPlan."""
-        if job_id.startswith("scan-"):
-            is_closed = self.resources.operations.scans.get(job_id).state is ScanState.CLOSED
-            return "the scan was closed" if is_closed else None
+        if is_scan(job_id):
+            scan = self.resources.operations.scans.get(job_id)
+            return "the scan was closed" if scan.state is ScanState.CLOSED else None
         record = self.resources.operations.plans.get(job_id)
         return f"the plan was closed by {record.closed_by}" if record.status is PlanStatus.CLOSED else None
 
@@ -364,9 +361,9 @@ class Deletion:
             record.scan_id,
             lease=lease,
             results_catalog=self.resources.config.catalogs.results,
-            settings=self.settings(record.table, None, record.scan_id),
+            settings=self.settings(record.table, job_id=record.scan_id),
             dry_run=dry_run,
-            pause=lambda: pause() or self.closed(record.scan_id),
+            pause=pause,
         )
 
     def settings(self, table: str, metadata_location: str | None = None, job_id: str | None = None) -> DeletionSettings:

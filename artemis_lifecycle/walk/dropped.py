@@ -172,10 +172,10 @@ class DroppedTables:
                 )
             if self.deletion.settings(record.table).quarantine is not None:
                 # Until a purge, each of them may be the table's last state.
+                saved = saved_later(resources.root, known)
                 for path in later_files(resources.live_stores, known.metadata_location):
-                    copy = f"{saved_later(resources.root, known)}/{path.rpartition('/')[2]}"
                     with suppress(MissingFile):
-                        resources.live_stores.copy(path, copy)
+                        resources.live_stores.copy(path, f"{saved}/{path.rpartition('/')[2]}")
             report = self.deletion.run_scan(record, step.lease, pause=step.pause, absence=absence)
             step.state = "pending" if report.failed or report.pending else "done"
             step.counts = deletion_counts(report)

@@ -92,9 +92,8 @@ class Explaining:
         holders = holders_of(live_index(self.resources, table, metadata), normalize(path, rules))
         if not holders:
             return self.explain_held(state, path, ())
-        by_holds = held_by(
-            view_of(metadata), active_holds(self.resources, metadata.table_uuid), milliseconds(state.read_at)
-        )
+        holds = active_holds(self.resources, metadata.table_uuid)
+        by_holds = held_by(view_of(metadata), holds, milliseconds(state.read_at))
         every = [reason for holder in holders for reason in by_holds.get(holder.snapshot_id or 0, ())]
         held = tuple(dict.fromkeys(every))
         since, until = self._lifetime(state, [h.snapshot_id for h in holders if h.snapshot_id is not None])

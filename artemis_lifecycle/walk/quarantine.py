@@ -26,6 +26,7 @@ from artemis_lifecycle.operations.journal import JobRecord
 from artemis_lifecycle.operations.known_tables import KnownTable
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
+from artemis_lifecycle.operations.scans import is_scan
 from artemis_lifecycle.operations.tables import require_said
 from artemis_lifecycle.orphans.scan import OrphanScanResult
 from artemis_lifecycle.protection.absence import Absence, Behind, tables_behind
@@ -176,7 +177,7 @@ class Quarantine:
         with suppress(NoSuchPlan):
             if self.deletion.closed(job_id):
                 return
-        ending = f": artemis delete-orphans {job_id};" if job_id.startswith("scan-") else ","
+        ending = f": artemis delete-orphans {job_id};" if is_scan(job_id) else ","
         do = f"let it finish{ending} or close it: artemis close {job_id}; then undelete"
         raise PlanStateError(f"{job_id} is still being deleted", table=table, untouched="all files", hint=do)
 
@@ -317,8 +318,7 @@ class Quarantine:
         """Return True if a job's metadata file is surely not of a kept table's line: its log would have that file."""
         name, at = (record.metadata_location or "").rpartition("/")[2], kept.metadata_location
         behind = tables_behind(self.resources.live_stores, [at])[at]
-        log = behind.log if isinstance(behind, Behind) else ()
-        line = {each.rpartition("/")[2] for each in (at, *log)}
+        line = {each.rpartition("/")[2] for each in (at, *(behind.log if isinstance(behind, Behind) else ()))}
         numbers = [number for each in line if (number := version_of(each)) is not None]
         return name not in line and len(numbers) == len(line) and (version_of(name) or -1) >= min(numbers)
 

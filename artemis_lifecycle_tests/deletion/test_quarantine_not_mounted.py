@@ -1,4 +1,4 @@
-"""A quarantine whose disk is not mounted is not purged: nothing there is no proof."""
+"""A quarantine whose disk is not mounted is not purged: an empty folder proves nothing."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_a_closed_plan_expires_nothing(opened: Opened, point: str) -> None:
     make_all_old(warehouse(lifecycle, "live"))
     lifecycle.delete_orphans(lifecycle.scan_orphans(table))
     gone = files - set(data.rglob("*.parquet"))
-    # Either the person is told that it was committed, or it was not.
+    # The person is told that the plan was committed, or nothing was.
     committed = isinstance(came, LifecycleError) or getattr(came, "committed_at", None) is not None
     said = f"closed, and {len(before) - len(after)} snapshots and {len(gone)} data files are gone"
     assert committed or (after == before and not gone), said

@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import LifecycleError, StaleMetadata
 from artemis_lifecycle_tests import core_tables
-from artemis_lifecycle_tests.deletion.world import local
+from artemis_lifecycle_tests.expiration.aged import ids_of
 from artemis_lifecycle_tests.policies import WITHOUT_COLD
 from artemis_lifecycle_tests.protection.foreign import (
+    data_of,
     expire_in_metadata,
     ids,
     make_all_old,
+    pointer,
+    register,
     set_pointer,
     sql,
     warehouse,
@@ -31,23 +33,6 @@ from artemis_lifecycle_tests.protection.test_two_names_of_one_uuid import (
 __all__ = ["opened"]
 
 
-def pointer(lifecycle: Lifecycle, table: str) -> str:
-    return lifecycle.resources.live_catalog.entry(table).metadata_location
-
-
-def snapshots(lifecycle: Lifecycle, table: str) -> list[int]:
-    return [each.snapshot_id for each in lifecycle.snapshot_history(table).snapshots]
-
-
-def register(lifecycle: Lifecycle, table: str, location: str) -> None:
-    sql(lifecycle, f"CALL {{live}}.system.register_table(table => '{table}', metadata_file => '{location}')")
-
-
-def data_of(lifecycle: Lifecycle, table: str) -> set[Path]:
-    rows = sql(lifecycle, f"SELECT file_path FROM {{live}}.{table}.all_data_files")
-    return {local(row["file_path"]) for row in rows}
-
-
 @pytest.mark.parametrize("looked", [True, False], ids=["looked-between", "one-night"])
 def test_a_refused_commit_is_no_last_state_of_a_table_set_apart(opened: Opened, tmp_path: Path, looked: bool) -> None:
     lifecycle = opened({**WITHOUT_COLD, "dropped": {"keep": "30d"}})
@@ -58,7 +43,7 @@ def test_a_refused_commit_is_no_last_state_of_a_table_set_apart(opened: Opened, 
     right, files = pointer(lifecycle, "db.replica"), data_of(lifecycle, "db.replica")
     assert len(files) == 4
     # A refused commit's metadata lies on top when the catalog is looked at.
-    expire_in_metadata(lifecycle, "db.replica", snapshots(lifecycle, "db.replica")[:-1])
+    expire_in_metadata(lifecycle, "db.replica", ids_of(lifecycle, "db.replica")[:-1])
     set_pointer(lifecycle, "db.replica", right)
     lifecycle.observe_catalog()
     goes_on(lifecycle, table)

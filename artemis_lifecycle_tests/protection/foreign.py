@@ -181,3 +181,16 @@ def take_up(lifecycle: Lifecycle, table: str, folder: Path, pattern: str = "*.pa
 def outcomes(report: DeletionReport) -> dict[str, tuple[str, str]]:
     """What became of each file, by its path."""
     return {str(local(row["path"])): (row["outcome"], row["reason"]) for row in report.files().collect()}
+
+
+def pointer(lifecycle: Lifecycle, table: str) -> str:
+    return lifecycle.resources.live_catalog.entry(table).metadata_location
+
+
+def register(lifecycle: Lifecycle, table: str, location: str) -> None:
+    sql(lifecycle, f"CALL {{live}}.system.register_table(table => '{table}', metadata_file => '{location}')")
+
+
+def data_of(lifecycle: Lifecycle, table: str) -> set[Path]:
+    rows = sql(lifecycle, f"SELECT file_path FROM {{live}}.{table}.all_data_files")
+    return {local(row["file_path"]) for row in rows}

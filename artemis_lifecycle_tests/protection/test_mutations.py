@@ -1857,7 +1857,7 @@ GUARDS = (
         a_refused_commit_lies_on_top_of_a_dropped_table,
     ),
     Guard(
-        "a name is no line",
+        "a name is not a line",
         taken((Seen, "continues", yes)),
         the_name_of_a_dropped_reader_is_taken_by_its_original,
     ),

@@ -1,4 +1,4 @@
-"""A name is no line: what a reader took up stays when its name, pointer or row is taken by another."""
+"""A name is not a line: what a reader took up stays when its name, pointer or row is taken by another."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from sqlalchemy import text
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle_tests.deaths import killed_at
-from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.policies import WITHOUT_COLD
 from artemis_lifecycle_tests.protection.foreign import (
     append,
     ids,
     make_all_old,
     overwrite,
+    pointer,
+    register,
     set_pointer,
     sql,
     take_up,
@@ -33,23 +34,6 @@ from artemis_lifecycle_tests.protection.test_two_names_of_one_uuid import (
 )
 
 __all__ = ["opened"]
-
-
-def pointer(lifecycle: Lifecycle, table: str) -> str:
-    return lifecycle.resources.live_catalog.entry(table).metadata_location
-
-
-def snapshots(lifecycle: Lifecycle, table: str) -> list[int]:
-    return [each.snapshot_id for each in lifecycle.snapshot_history(table).snapshots]
-
-
-def register(lifecycle: Lifecycle, table: str, location: str) -> None:
-    sql(lifecycle, f"CALL {{live}}.system.register_table(table => '{table}', metadata_file => '{location}')")
-
-
-def data_of(lifecycle: Lifecycle, table: str) -> set[Path]:
-    rows = sql(lifecycle, f"SELECT file_path FROM {{live}}.{table}.all_data_files")
-    return {local(row["file_path"]) for row in rows}
 
 
 @pytest.mark.parametrize("looked", [True, False], ids=["looked-between", "no-look-yet"])
