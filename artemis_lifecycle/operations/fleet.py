@@ -10,7 +10,6 @@ from typing import Annotated
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, distinct_on
-from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
@@ -240,10 +239,9 @@ class Health(db.Part):
     def note(self, record: HealthRecord, parts: Mapping[str, float | None]) -> None:
         """Replace the table's record, unless that one is newer; and add its score to the history."""
         point = HealthPoint(record.table_uuid, record.scored_at, record.score, parts)
-        added = upsert(health_history).values(db.values_of(point)).on_conflict_do_nothing()
         with around("health.note"), self.engine.begin() as connection:
             db.put_newest(connection, health, record, "measured_at")
-            connection.execute(added)
+            connection.execute(db.new(health_history, db.values_of(point)))
 
     def of_table(self, table_uuid: str) -> HealthRecord | None:
         return db.one(self.engine, HealthRecord, health.c.table_uuid == table_uuid)
@@ -309,8 +307,7 @@ class RunTimes(db.Part):
     def note(self, run_id: str, table: str, step: str, started_at: datetime, parallel_runs: int | None) -> None:
         """Record that the run ends now. The first record of a run counts."""
         row = {"run_id": run_id, "table_name": table, "step": step, "started_at": started_at}
-        statement = upsert(run_times).values(**row, parallel_runs=parallel_runs).on_conflict_do_nothing()
-        db.write(self.engine, "run_times.note", statement)
+        db.write(self.engine, "run_times.note", db.new(run_times, {**row, "parallel_runs": parallel_runs}))
 
     def means(self, since: datetime) -> dict[str, dict[str, Seconds]]:
         """Return the mean duration of the runs that ended since then, by step and table."""
@@ -354,10 +351,9 @@ check_results = db.table_of(CheckResult, "check_results")
 class CheckResults(db.Part):
     def note(self, table: str, asset: str, check_name: str, text: str, *, is_red: bool) -> None:
         """Replace the former result of this check of the table."""
-        found = {"is_red": is_red, "text": text}
-        statement = upsert(check_results).values(table_name=table, asset=asset, check_name=check_name, **found)
-        keys, anew = list(check_results.primary_key), {**found, "evaluated_at": db.CLOCK}
-        db.write(self.engine, "check_results.note", statement.on_conflict_do_update(index_elements=keys, set_=anew))
+        row = {"table_name": table, "asset": asset, "check_name": check_name, "is_red": is_red, "text": text}
+        statement = db.put(check_results, row, ("is_red", "text"), evaluated_at=db.CLOCK)
+        db.write(self.engine, "check_results.note", statement)
 
     def red(self) -> Mapping[str, Mapping[str, str]]:
         """Return what each red check says, by table, and by `<asset>: <check>`."""
@@ -388,14 +384,13 @@ waits = db.table_of(Wait, "waits")
 class Waits(db.Part):
     def note(self, job_id: str, table: str, why: str) -> None:
         """Record that it waits. `since` keeps the first time, unless it was approved in between."""
-        statement = upsert(waits).values(job_id=job_id, table_name=table, why=why)
         approved = sa.or_(
             sa.select(plans.c.plan_id).where(plans.c.plan_id == job_id, plans.c.approved_at > waits.c.since).exists(),
             sa.select(scans.c.scan_id).where(scans.c.scan_id == job_id, scans.c.approved_at > waits.c.since).exists(),
         )
         since = sa.func.greatest(waits.c.since, sa.func.clock_timestamp())
         with around("waits.note"), self.engine.begin() as connection:
-            connection.execute(statement.on_conflict_do_update(index_elements=["job_id"], set_={"why": why}))
+            connection.execute(db.put(waits, {"job_id": job_id, "table_name": table, "why": why}, ("why",)))
             connection.execute(waits.update().where(waits.c.job_id == job_id, approved).values(since=since))
 
     def open(self) -> tuple[Wait, ...]:

@@ -16,7 +16,6 @@ from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import Insert
-from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.config.names import apart
 from artemis_lifecycle.errors import NoSuchTable, PlanStateError
@@ -285,23 +284,14 @@ def _set_apart(
 
 
 def _looked(catalog: str) -> Insert:
-    look = upsert(catalog_looks).values(catalog=catalog, looked_at=_NOW)
-    return look.on_conflict_do_update(index_elements=["catalog"], set_={"looked_at": look.excluded.looked_at})
+    return db.put(catalog_looks, {"catalog": catalog, "looked_at": _NOW}, ("looked_at",))
 
 
 def _seen(catalog: str, table_uuid: str, seen: Seen) -> Insert:
-    statement = upsert(known_tables).values(
-        catalog=catalog, table_uuid=table_uuid, table_name=seen.table, metadata_location=seen.metadata_location
-    )
-    given = statement.excluded
-    return statement.on_conflict_do_update(
-        index_elements=[known_tables.c.catalog, known_tables.c.table_uuid, known_tables.c.table_name],
-        set_={
-            "metadata_location": given.metadata_location,
-            "last_seen": _NOW,
-            **dict.fromkeys(("missing_since", "kept_at", "kept_by", "kept_why", "gone_at")),
-        },
-    )
+    row = {"catalog": catalog, "table_uuid": table_uuid, "table_name": seen.table}
+    row["metadata_location"] = seen.metadata_location
+    cleared = dict.fromkeys(("missing_since", "kept_at", "kept_by", "kept_why", "gone_at"))
+    return db.put(known_tables, row, ("metadata_location",), last_seen=_NOW, **cleared)
 
 
 # --- table locations --------------------------------------------------------------------------------------------------
@@ -372,12 +362,10 @@ class TableLocations(db.Part):
             return
         with around("table_locations.saw"), self.engine.begin() as connection:
             for location in new:
-                row = {"table_uuid": table_uuid, "location": location}
-                connection.execute(upsert(table_locations).values(row).on_conflict_do_nothing())
+                connection.execute(db.new(table_locations, {"table_uuid": table_uuid, "location": location}))
             if pointer is None:
                 return
-            row = {"table_uuid": table_uuid, "metadata_location": pointer}
-            connection.execute(upsert(seen_pointers).values(row).on_conflict_do_nothing())
+            connection.execute(db.new(seen_pointers, {"table_uuid": table_uuid, "metadata_location": pointer}))
             old = ~seen_pointers.c.lost & (seen_pointers.c.seen_at < sa.func.clock_timestamp() - _KEPT)
             connection.execute(sa.delete(seen_pointers).where(seen_pointers.c.table_uuid == table_uuid, old))
 
@@ -401,9 +389,7 @@ class TableLocations(db.Part):
         values: dict[str, object] = {"lost": True, **({"lost_at": _NOW} if left else {})}
         rows = [{"table_uuid": table_uuid, "metadata_location": each, **values} for each in sorted(pointers)]
         if rows:
-            keys, statement = ["table_uuid", "metadata_location"], upsert(seen_pointers).values(rows)
-            statement = statement.on_conflict_do_update(index_elements=keys, set_=values)
-            db.write(self.engine, "table_locations.lost", statement)
+            db.write(self.engine, "table_locations.lost", db.put(seen_pointers, rows, **values))
 
     def left_ms(self, table_uuid: str) -> int:
         """Return when (epoch ms, by Postgres) a table was last found to have left a line; 0 for never."""
@@ -433,7 +419,7 @@ class TableLocations(db.Part):
         def begin(base_location: str, updated_ms: int) -> None:
             row = {"table_uuid": table_uuid, "base_location": base_location, "updated_ms": updated_ms}
             with around("table_locations.attempt"), self.engine.begin() as connection:
-                connection.execute(upsert(swap_attempts).values(row).on_conflict_do_nothing())
+                connection.execute(db.new(swap_attempts, row))
                 old = swap_attempts.c.began_at < sa.func.clock_timestamp() - _KEPT
                 connection.execute(sa.delete(swap_attempts).where(swap_attempts.c.table_uuid == table_uuid, old))
 
@@ -483,7 +469,7 @@ class SettledMetadata(db.Part):
         ]
         if rows:
             with around("settled_metadata.settle"), self.engine.begin() as connection:
-                connection.execute(upsert(settled_metadata).values(rows).on_conflict_do_nothing())
+                connection.execute(db.new(settled_metadata, rows))
                 NewDecision("settle-metadata", table_uuid, who, why).record(connection)
 
     def of_table(self, table_uuid: str) -> dict[str, set[str]]:
