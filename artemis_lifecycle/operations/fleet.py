@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -57,10 +56,7 @@ _LAST_DONE = sa.text("""
 
 def last_done(engine: sa.Engine) -> dict[str, dict[str, datetime]]:
     """Return when each step of each table (by name) last ended well or had nothing to do, without dry runs."""
-    found: dict[str, dict[str, datetime]] = defaultdict(dict)
-    for row in db.rows(engine, _LAST_DONE):
-        found[row.table_name][row.step] = row.finished_at
-    return found
+    return db.nested(db.rows(engine, _LAST_DONE))
 
 
 def last_done_of(engine: sa.Engine, table: str) -> dict[str, datetime]:
@@ -97,10 +93,7 @@ def freed_by_day(engine: sa.Engine, since: datetime) -> dict[str, dict[date, int
     day = sa.cast(sa.func.timezone("UTC", recent.c.started_at), sa.Date)
     joined = recent.join(by_job, sa.true(), isouter=True)
     query = sa.select(recent.c.table_name, day, freed).select_from(joined).group_by(recent.c.table_name, day)
-    found: dict[str, dict[date, int]] = defaultdict(dict)
-    for table, on, size in db.rows(engine, query):
-        found[table][on] = int(size or 0)
-    return found
+    return db.nested((table, on, int(size or 0)) for table, on, size in db.rows(engine, query))
 
 
 def freed_by_job(engine: sa.Engine, job_ids: Collection[str]) -> dict[str, int]:
@@ -143,10 +136,7 @@ def planned_since(engine: sa.Engine, since: datetime) -> dict[str, list[datetime
         .where(steps.c.window_day >= since.date() - timedelta(days=2))
         .order_by(steps.c.finished_at)
     )
-    found: dict[str, list[datetime]] = defaultdict(list)
-    for table, at in db.rows(engine, query):
-        found[table].append(at)
-    return found
+    return db.grouped(db.rows(engine, query))
 
 
 def red_checks(engine: sa.Engine, plan_ids: list[str]) -> dict[str, list[str]]:
@@ -158,10 +148,7 @@ def red_checks(engine: sa.Engine, plan_ids: list[str]) -> dict[str, list[str]]:
     )
     red = sa.select(verdicts.c.plan_id, verdicts.c.check_name)
     query = red.where(verdicts.c.verdict_id.in_(newest), verdicts.c.passed.is_(False)).order_by(verdicts.c.check_name)
-    found: dict[str, list[str]] = defaultdict(list)
-    for row in db.rows(engine, query):
-        found[row.plan_id].append(row.check_name)
-    return found
+    return db.grouped(db.rows(engine, query))
 
 
 def counted(engine: sa.Engine) -> dict[tuple[str, str, str], int]:
@@ -317,10 +304,7 @@ class RunTimes(db.Part):
             .where(run_times.c.finished_at >= since)
             .group_by(run_times.c.step, run_times.c.table_name)
         )
-        found: dict[str, dict[str, Seconds]] = defaultdict(dict)
-        for row in db.rows(self.engine, query):
-            found[row.step][row.table_name] = float(row.mean)
-        return found
+        return db.nested((step, table, float(mean)) for step, table, mean in db.rows(self.engine, query))
 
     def parallel_runs(self) -> int | None:
         """Return how many runs the instance allowed at once at the newest run; None without a limit or a run."""
@@ -357,11 +341,9 @@ class CheckResults(db.Part):
 
     def red(self) -> Mapping[str, Mapping[str, str]]:
         """Return what each red check says, by table, and by `<asset>: <check>`."""
-        found: dict[str, dict[str, str]] = defaultdict(dict)
         order = (check_results.c.asset, check_results.c.check_name)
-        for each in db.records(self.engine, CheckResult, check_results.c.is_red, order_by=order):
-            found[each.table][f"{each.asset}: {each.check_name}"] = each.text
-        return found
+        red = db.records(self.engine, CheckResult, check_results.c.is_red, order_by=order)
+        return db.nested((each.table, f"{each.asset}: {each.check_name}", each.text) for each in red)
 
 
 # --- waits ------------------------------------------------------------------------------------------------------------

@@ -406,11 +406,8 @@ class TableLocations(db.Part):
 
     def all_lost_pointers(self) -> dict[str, set[str]]:
         """Return what `lost` recorded, by table-uuid."""
-        query = sa.select(seen_pointers).where(seen_pointers.c.lost)
-        found: dict[str, set[str]] = {}
-        for row in db.rows(self.engine, query):
-            found.setdefault(row.table_uuid, set()).add(row.metadata_location)
-        return found
+        lost = sa.select(seen_pointers.c.table_uuid, seen_pointers.c.metadata_location).where(seen_pointers.c.lost)
+        return {uuid: set(found) for uuid, found in db.grouped(db.rows(self.engine, lost)).items()}
 
     def swaps(self, catalog: str, table: str, table_uuid: str) -> Swaps:
         """Return what records a commit's swaps: by `begin`, a file that a killed step left can be identified; what was
@@ -474,8 +471,6 @@ class SettledMetadata(db.Part):
 
     def of_table(self, table_uuid: str) -> dict[str, set[str]]:
         """Return the checksums of the settled files, by location."""
-        query = sa.select(settled_metadata).where(settled_metadata.c.table_uuid == table_uuid)
-        found: dict[str, set[str]] = {}
-        for row in db.rows(self.engine, query):
-            found.setdefault(row.metadata_location, set()).add(row.checksum)
-        return found
+        settled = sa.select(settled_metadata.c.metadata_location, settled_metadata.c.checksum)
+        files = db.rows(self.engine, settled.where(settled_metadata.c.table_uuid == table_uuid))
+        return {location: set(found) for location, found in db.grouped(files).items()}

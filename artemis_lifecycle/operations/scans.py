@@ -135,10 +135,8 @@ class Scans(db.Part):
             .lateral()
         )
         query = sa.select(newest).select_from(known.join(newest, sa.true())).order_by(newest.c.created_at.desc())
-        found: dict[str, list[ScanRecord]] = {}
-        for row in db.rows(self.engine, query):
-            found.setdefault(row.table_name, []).append(db.to_record(ScanRecord, row))
-        return found
+        found = (db.to_record(ScanRecord, row) for row in db.rows(self.engine, query))
+        return db.grouped((each.table, each) for each in found)
 
     def mark(self, scan_id: str, expected: Collection[ScanState], state: ScanState) -> ScanRecord:
         """Set the state if it is one of `expected`. Raises PlanStateError with the actual one, and for a scan that is

@@ -15,7 +15,8 @@ values. `Annotated` adds keywords of the column. Field `table` is column `table_
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from datetime import UTC, date, datetime, timedelta
@@ -140,6 +141,22 @@ def scalars(engine: sa.Engine, query: sa.Executable) -> Sequence[Any]:
     """Return the first column of `rows`."""
     with engine.connect() as connection:
         return connection.execute(query).scalars().all()
+
+
+def grouped(pairs: Iterable[Sequence[Any]]) -> dict[Any, list[Any]]:
+    """Return the second of each pair, by the first; an empty list for what is not there."""
+    found = defaultdict[Any, list[Any]](list)
+    for key, value in pairs:
+        found[key].append(value)
+    return found
+
+
+def nested(triples: Iterable[Sequence[Any]]) -> dict[Any, dict[Any, Any]]:
+    """Return the third of each triple, by the first and the second; nothing for what is not there."""
+    found = defaultdict[Any, dict[Any, Any]](dict)
+    for first, second, value in triples:
+        found[first][second] = value
+    return found
 
 
 def write(engine: sa.Engine, point: str, statement: sa.Executable) -> int:
