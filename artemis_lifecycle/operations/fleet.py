@@ -309,8 +309,7 @@ class RunTimes(db.Part):
     def parallel_runs(self) -> int | None:
         """Return how many runs the instance allowed at once at the newest run; None without a limit or a run."""
         query = sa.select(run_times.c.parallel_runs).order_by(run_times.c.finished_at.desc()).limit(1)
-        with self.engine.connect() as connection:
-            return connection.execute(query).scalar_one_or_none()
+        return next(iter(db.scalars(self.engine, query)), None)
 
 
 # --- check results ----------------------------------------------------------------------------------------------------

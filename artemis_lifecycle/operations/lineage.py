@@ -66,9 +66,7 @@ class LineageWatch(db.Part):
 
     def began_at(self) -> datetime | None:
         """Return when the first table was read; None before that."""
-        with self.engine.connect() as connection:
-            found: datetime | None = connection.execute(sa.select(sa.func.min(watched_tables.c.began_at))).scalar_one()
-            return found
+        return next(iter(db.scalars(self.engine, sa.select(sa.func.min(watched_tables.c.began_at)))), None)
 
     def checked(
         self,
