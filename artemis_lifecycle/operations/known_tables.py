@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import Insert
@@ -290,7 +291,7 @@ def _looked(catalog: str) -> Insert:
 def _seen(catalog: str, table_uuid: str, seen: Seen) -> Insert:
     row = {"catalog": catalog, "table_uuid": table_uuid, "table_name": seen.table}
     row["metadata_location"] = seen.metadata_location
-    cleared = dict.fromkeys(("missing_since", "kept_at", "kept_by", "kept_why", "gone_at"))
+    cleared: dict[str, Any] = dict.fromkeys(("missing_since", "kept_at", "kept_by", "kept_why", "gone_at"))
     return db.put(known_tables, row, ("metadata_location",), last_seen=_NOW, **cleared)
 
 
@@ -386,7 +387,7 @@ class TableLocations(db.Part):
     def lost(self, table_uuid: str, pointers: Iterable[str], *, left: bool = True) -> None:
         """Record metadata files that a table's pointer does not follow. Unless `left`, nobody saw them as its pointer:
         what their commits wrote is protected, but the table has left no line."""
-        values: dict[str, object] = {"lost": True, **({"lost_at": _NOW} if left else {})}
+        values: dict[str, Any] = {"lost": True, **({"lost_at": _NOW} if left else {})}
         rows = [{"table_uuid": table_uuid, "metadata_location": each, **values} for each in sorted(pointers)]
         if rows:
             db.write(self.engine, "table_locations.lost", db.put(seen_pointers, rows, **values))
