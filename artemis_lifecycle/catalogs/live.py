@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import ProgrammingError
 
 from artemis_lifecycle.catalogs.deployments import (
@@ -38,6 +37,7 @@ from artemis_lifecycle.catalogs.sql import (
     ICEBERG_TYPE,
     IS_TABLE,
     POINTER,
+    add_namespace,
     can_read_publications,
     compare_and_swap,
     ensure_tables,
@@ -61,7 +61,7 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Purpose, connect
 from artemis_lifecycle.operations.roles import refusing
-from artemis_lifecycle.operations.tables import if_given
+from artemis_lifecycle.operations.tables import if_given, scalars
 from artemis_lifecycle.postgres import UNDEFINED_TABLE
 from artemis_lifecycle.storage.stores import Stores
 
@@ -292,8 +292,7 @@ class _Sql:
             return None
         found = sa.select(publications.c.new_location).order_by(publications.c.publication_id.desc()).limit(1)
         found = found.filter_by(catalog_name=catalog, table_identifier=".".join(parse(table).row))
-        with self._engine.connect() as connection:
-            return connection.execute(found).scalar_one_or_none()
+        return next(iter(scalars(self._engine, found)), None)
 
     def _has_publications(self) -> bool:
         if not self._can_read_publications:
@@ -314,16 +313,7 @@ class _Sql:
     def create_namespace(self, levels: tuple[str, ...]) -> None:
         ensure_tables(self._engine)
         with around("catalog.create_namespace"), self._engine.begin() as connection:
-            connection.execute(
-                upsert(iceberg_namespace_properties)
-                .values(
-                    catalog_name=self._name,
-                    namespace=namespace_row(levels),
-                    property_key="exists",
-                    property_value="true",
-                )
-                .on_conflict_do_nothing()
-            )
+            add_namespace(connection, self._name, namespace_row(levels))
 
     def deployments(self, stores: Stores, table: Identifier | None, *, destructive: bool) -> DeploymentRecords:
         return DeploymentsInSql(self._engine, self._name)
@@ -335,9 +325,7 @@ class _Sql:
 
     def kind_of(self, name: Identifier) -> str | None:
         query = sa.select(iceberg_tables.c.iceberg_type).where(*row_of(self._name, name))
-        with self._engine.connect() as connection:
-            row = connection.execute(query).first()
-        return None if row is None else (row.iceberg_type or "table").lower()
+        return next(((kind or "table").lower() for kind in scalars(self._engine, query)), None)
 
     def register(self, name: Identifier, metadata_location: str, summaries: Sequence[Mapping[str, str]]) -> None:
         register(self._engine, self._name, name, metadata_location, summaries)

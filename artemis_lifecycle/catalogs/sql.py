@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.schema import CreateTable
 from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential
@@ -15,6 +14,7 @@ from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.gate.rules import GatedRow, require_pass
 from artemis_lifecycle.catalogs.identifier import CatalogEntry, Identifier, parse
 from artemis_lifecycle.errors import BadInput, CommitConflict, CommitStateUnknown, OperationsUnavailable, Refused
+from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.roles import refusing
@@ -268,6 +268,12 @@ def _final_status(engine: sa.Engine, xid: str) -> str | None:
     return waiting(status)
 
 
+def add_namespace(connection: sa.Connection, catalog: str, namespace: str) -> None:
+    """Add the namespace, as a row names it, if it is not there. The caller commits."""
+    row = {"catalog_name": catalog, "namespace": namespace, "property_key": "exists", "property_value": "true"}
+    connection.execute(db.new(iceberg_namespace_properties, row))
+
+
 def row_of(catalog: str, name: Identifier) -> tuple[sa.ColumnElement[bool], ...]:
     """Return the conditions for the row of a table."""
     namespace, table = name.row
@@ -292,26 +298,13 @@ def publish(
     identifier = parse(table)
     namespace, name = identifier.row
     require_storable(identifier, new_location)
-    connection.execute(
-        upsert(iceberg_namespace_properties)
-        .values(catalog_name=catalog, namespace=namespace, property_key="exists", property_value="true")
-        .on_conflict_do_nothing()
-    )
+    add_namespace(connection, catalog, namespace)
     if expected_location is not None:
         swap(connection, catalog, identifier, expected_location, new_location)
         return CatalogEntry(catalog, identifier, new_location, expected_location)
-    done = connection.execute(
-        upsert(iceberg_tables)
-        .values(
-            catalog_name=catalog,
-            table_namespace=namespace,
-            table_name=name,
-            metadata_location=new_location,
-            **({} if is_v0(connection) else {"iceberg_type": "TABLE"}),
-        )
-        .on_conflict_do_nothing()
-        .returning(iceberg_tables.c.metadata_location)
-    ).first()
+    row = {"catalog_name": catalog, "table_namespace": namespace, "table_name": name, "metadata_location": new_location}
+    row |= {} if is_v0(connection) else {"iceberg_type": "TABLE"}
+    done = connection.execute(db.new(iceberg_tables, row).returning(iceberg_tables.c.metadata_location)).first()
     if done is None:
         raise conflict(connection, catalog, identifier, None, new_location)
     return CatalogEntry(catalog, identifier, new_location)

@@ -10,7 +10,6 @@ from enum import StrEnum
 from typing import TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError
 
 from artemis_lifecycle.errors import Refused
@@ -144,7 +143,7 @@ class DeepMoves(db.Part):
             mine = {"table_uuid": move.table_uuid, "move_id": move.move_id}
             rows = [{**mine, "snapshot_id": each} for each in snapshot_ids]
             if rows:
-                connection.execute(upsert(deep_snapshots).on_conflict_do_nothing(), rows)
+                connection.execute(db.new(deep_snapshots), rows)
         return begun
 
     def mark(
@@ -158,7 +157,7 @@ class DeepMoves(db.Part):
             if instead_of:
                 connection.execute(sa.delete(deep_snapshots).where(*mine))
             if rows:
-                connection.execute(upsert(deep_snapshots).on_conflict_do_nothing(), rows)
+                connection.execute(db.new(deep_snapshots), rows)
 
     def finish(self, move_id: str) -> MoveRecord:
         finished_at = sa.func.coalesce(deep_moves.c.finished_at, sa.func.clock_timestamp())
@@ -515,25 +514,20 @@ class Scrubs(db.Part):
     ) -> None:
         """Record that the rotation that began at `began_at` has read everything below `position`: the total files and
         bytes, and the copies that were found lost, or that match their records again (`settled`, by path)."""
-        values = {"position": position, "began_at": began_at, "files": files, "bytes": size_in_bytes}
+        values = {
+            "position": position,
+            "began_at": began_at,
+            "files": files,
+            "bytes": size_in_bytes,
+            "table_name": table,
+        }
         now = sa.func.clock_timestamp()
         with around("scrubs.moved"), self.engine.begin() as connection:
-            connection.execute(
-                upsert(cold_scrubs)
-                .values(table_uuid=table_uuid, table_name=table, **values)
-                .on_conflict_do_update(
-                    index_elements=["table_uuid"], set_={"table_name": table, "updated_at": now, **values}
-                )
-            )
+            connection.execute(db.put(cold_scrubs, {"table_uuid": table_uuid, **values}, values, updated_at=now))
             for found in lost:
-                row = {"table_name": table, "source": found.source, "reason": found.reason}
-                connection.execute(
-                    upsert(cold_losses)
-                    .values(table_uuid=table_uuid, path=found.path, **row)
-                    .on_conflict_do_update(
-                        index_elements=["table_uuid", "path"], set_={**row, "checked_at": now, "settled_at": None}
-                    )
-                )
+                row = {"table_uuid": table_uuid, "table_name": table, **db.values_of(found)}
+                again = ("table_name", "source", "reason")
+                connection.execute(db.put(cold_losses, row, again, checked_at=now, settled_at=None))
             if settled:
                 connection.execute(
                     sa.update(cold_losses)

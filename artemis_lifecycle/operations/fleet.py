@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -10,7 +9,6 @@ from typing import Annotated
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, distinct_on
-from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
@@ -58,10 +56,7 @@ _LAST_DONE = sa.text("""
 
 def last_done(engine: sa.Engine) -> dict[str, dict[str, datetime]]:
     """Return when each step of each table (by name) last ended well or had nothing to do, without dry runs."""
-    found: dict[str, dict[str, datetime]] = defaultdict(dict)
-    for row in db.rows(engine, _LAST_DONE):
-        found[row.table_name][row.step] = row.finished_at
-    return found
+    return db.nested(db.rows(engine, _LAST_DONE))
 
 
 def last_done_of(engine: sa.Engine, table: str) -> dict[str, datetime]:
@@ -98,10 +93,7 @@ def freed_by_day(engine: sa.Engine, since: datetime) -> dict[str, dict[date, int
     day = sa.cast(sa.func.timezone("UTC", recent.c.started_at), sa.Date)
     joined = recent.join(by_job, sa.true(), isouter=True)
     query = sa.select(recent.c.table_name, day, freed).select_from(joined).group_by(recent.c.table_name, day)
-    found: dict[str, dict[date, int]] = defaultdict(dict)
-    for table, on, size in db.rows(engine, query):
-        found[table][on] = int(size or 0)
-    return found
+    return db.nested((table, on, int(size or 0)) for table, on, size in db.rows(engine, query))
 
 
 def freed_by_job(engine: sa.Engine, job_ids: Collection[str]) -> dict[str, int]:
@@ -144,10 +136,7 @@ def planned_since(engine: sa.Engine, since: datetime) -> dict[str, list[datetime
         .where(steps.c.window_day >= since.date() - timedelta(days=2))
         .order_by(steps.c.finished_at)
     )
-    found: dict[str, list[datetime]] = defaultdict(list)
-    for table, at in db.rows(engine, query):
-        found[table].append(at)
-    return found
+    return db.grouped(db.rows(engine, query))
 
 
 def red_checks(engine: sa.Engine, plan_ids: list[str]) -> dict[str, list[str]]:
@@ -159,10 +148,7 @@ def red_checks(engine: sa.Engine, plan_ids: list[str]) -> dict[str, list[str]]:
     )
     red = sa.select(verdicts.c.plan_id, verdicts.c.check_name)
     query = red.where(verdicts.c.verdict_id.in_(newest), verdicts.c.passed.is_(False)).order_by(verdicts.c.check_name)
-    found: dict[str, list[str]] = defaultdict(list)
-    for row in db.rows(engine, query):
-        found[row.plan_id].append(row.check_name)
-    return found
+    return db.grouped(db.rows(engine, query))
 
 
 def counted(engine: sa.Engine) -> dict[tuple[str, str, str], int]:
@@ -240,10 +226,9 @@ class Health(db.Part):
     def note(self, record: HealthRecord, parts: Mapping[str, float | None]) -> None:
         """Replace the table's record, unless that one is newer; and add its score to the history."""
         point = HealthPoint(record.table_uuid, record.scored_at, record.score, parts)
-        added = upsert(health_history).values(db.values_of(point)).on_conflict_do_nothing()
         with around("health.note"), self.engine.begin() as connection:
             db.put_newest(connection, health, record, "measured_at")
-            connection.execute(added)
+            connection.execute(db.new(health_history, db.values_of(point)))
 
     def of_table(self, table_uuid: str) -> HealthRecord | None:
         return db.one(self.engine, HealthRecord, health.c.table_uuid == table_uuid)
@@ -309,8 +294,7 @@ class RunTimes(db.Part):
     def note(self, run_id: str, table: str, step: str, started_at: datetime, parallel_runs: int | None) -> None:
         """Record that the run ends now. The first record of a run counts."""
         row = {"run_id": run_id, "table_name": table, "step": step, "started_at": started_at}
-        statement = upsert(run_times).values(**row, parallel_runs=parallel_runs).on_conflict_do_nothing()
-        db.write(self.engine, "run_times.note", statement)
+        db.write(self.engine, "run_times.note", db.new(run_times, {**row, "parallel_runs": parallel_runs}))
 
     def means(self, since: datetime) -> dict[str, dict[str, Seconds]]:
         """Return the mean duration of the runs that ended since then, by step and table."""
@@ -320,16 +304,12 @@ class RunTimes(db.Part):
             .where(run_times.c.finished_at >= since)
             .group_by(run_times.c.step, run_times.c.table_name)
         )
-        found: dict[str, dict[str, Seconds]] = defaultdict(dict)
-        for row in db.rows(self.engine, query):
-            found[row.step][row.table_name] = float(row.mean)
-        return found
+        return db.nested((step, table, float(mean)) for step, table, mean in db.rows(self.engine, query))
 
     def parallel_runs(self) -> int | None:
         """Return how many runs the instance allowed at once at the newest run; None without a limit or a run."""
         query = sa.select(run_times.c.parallel_runs).order_by(run_times.c.finished_at.desc()).limit(1)
-        with self.engine.connect() as connection:
-            return connection.execute(query).scalar_one_or_none()
+        return next(iter(db.scalars(self.engine, query)), None)
 
 
 # --- check results ----------------------------------------------------------------------------------------------------
@@ -354,18 +334,15 @@ check_results = db.table_of(CheckResult, "check_results")
 class CheckResults(db.Part):
     def note(self, table: str, asset: str, check_name: str, text: str, *, is_red: bool) -> None:
         """Replace the former result of this check of the table."""
-        found = {"is_red": is_red, "text": text}
-        statement = upsert(check_results).values(table_name=table, asset=asset, check_name=check_name, **found)
-        keys, anew = list(check_results.primary_key), {**found, "evaluated_at": db.CLOCK}
-        db.write(self.engine, "check_results.note", statement.on_conflict_do_update(index_elements=keys, set_=anew))
+        row = {"table_name": table, "asset": asset, "check_name": check_name, "is_red": is_red, "text": text}
+        statement = db.put(check_results, row, ("is_red", "text"), evaluated_at=db.CLOCK)
+        db.write(self.engine, "check_results.note", statement)
 
     def red(self) -> Mapping[str, Mapping[str, str]]:
         """Return what each red check says, by table, and by `<asset>: <check>`."""
-        found: dict[str, dict[str, str]] = defaultdict(dict)
         order = (check_results.c.asset, check_results.c.check_name)
-        for each in db.records(self.engine, CheckResult, check_results.c.is_red, order_by=order):
-            found[each.table][f"{each.asset}: {each.check_name}"] = each.text
-        return found
+        red = db.records(self.engine, CheckResult, check_results.c.is_red, order_by=order)
+        return db.nested((each.table, f"{each.asset}: {each.check_name}", each.text) for each in red)
 
 
 # --- waits ------------------------------------------------------------------------------------------------------------
@@ -388,14 +365,13 @@ waits = db.table_of(Wait, "waits")
 class Waits(db.Part):
     def note(self, job_id: str, table: str, why: str) -> None:
         """Record that it waits. `since` keeps the first time, unless it was approved in between."""
-        statement = upsert(waits).values(job_id=job_id, table_name=table, why=why)
         approved = sa.or_(
             sa.select(plans.c.plan_id).where(plans.c.plan_id == job_id, plans.c.approved_at > waits.c.since).exists(),
             sa.select(scans.c.scan_id).where(scans.c.scan_id == job_id, scans.c.approved_at > waits.c.since).exists(),
         )
         since = sa.func.greatest(waits.c.since, sa.func.clock_timestamp())
         with around("waits.note"), self.engine.begin() as connection:
-            connection.execute(statement.on_conflict_do_update(index_elements=["job_id"], set_={"why": why}))
+            connection.execute(db.put(waits, {"job_id": job_id, "table_name": table, "why": why}, ("why",)))
             connection.execute(waits.update().where(waits.c.job_id == job_id, approved).values(since=since))
 
     def open(self) -> tuple[Wait, ...]:

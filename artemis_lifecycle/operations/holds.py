@@ -14,7 +14,6 @@ from shlex import quote
 from typing import Annotated, Any, Literal, Self
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle import escaping
@@ -441,30 +440,17 @@ class Heartbeats(db.Part):
             connection.execute(
                 sa.delete(heartbeats).where(heartbeats.c.expires_at < sa.func.clock_timestamp() - _HISTORY)
             )
-            statement = upsert(heartbeats).values(
-                table_uuid=table_uuid,
-                writer_id=writer_id,
-                session=key,
-                table_name=table,
-                prefix=prefix,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                expires_at=sa.func.clock_timestamp() + ttl,
-            )
-            row = connection.execute(
-                statement.on_conflict_do_update(
-                    index_elements=list(heartbeats.primary_key),
-                    set_={
-                        "table_name": statement.excluded.table_name,
-                        "prefix": statement.excluded.prefix,
-                        "host": statement.excluded.host,
-                        "pid": statement.excluded.pid,
-                        "started_at": sa.func.clock_timestamp(),
-                        "last_beat_at": sa.func.clock_timestamp(),
-                        "expires_at": statement.excluded.expires_at,
-                    },
-                ).returning(heartbeats)
-            ).one()
+            mine = {"table_uuid": table_uuid, "writer_id": writer_id, "session": key}
+            anew = {
+                "table_name": table,
+                "prefix": prefix,
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "expires_at": sa.func.clock_timestamp() + ttl,
+            }
+            now = sa.func.clock_timestamp()
+            statement = db.put(heartbeats, mine | anew, anew, started_at=now, last_beat_at=now)
+            row = connection.execute(statement.returning(heartbeats)).one()
         return db.to_record(Heartbeat, row)
 
     def stop(self, table_uuid: str, writer_id: str, *, session: str | None = None) -> None:

@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import Literal
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import LeaseLost, PlanStateError
 from artemis_lifecycle.operations import tables as db
@@ -110,8 +109,8 @@ class Journal(db.Part):
         """
         with around("journal.begin"), self.engine.begin() as connection:
             files, size = sum(files for files, _ in batch_sizes), sum(size for _, size in batch_sizes)
-            new = db.new_values(replace(job, batches=len(batch_sizes), files=files, bytes=size))
-            connection.execute(upsert(jobs).values(new).on_conflict_do_nothing())
+            begun = replace(job, batches=len(batch_sizes), files=files, bytes=size)
+            connection.execute(db.new(jobs, db.new_values(begun)))
             stored = _job(connection, job.job_id)
             known = _sizes(connection, batches, batches.c.job_id == job.job_id)
             if not known:

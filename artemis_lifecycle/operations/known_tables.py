@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import Insert
-from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.config.names import apart
 from artemis_lifecycle.errors import NoSuchTable, PlanStateError
@@ -285,23 +285,14 @@ def _set_apart(
 
 
 def _looked(catalog: str) -> Insert:
-    look = upsert(catalog_looks).values(catalog=catalog, looked_at=_NOW)
-    return look.on_conflict_do_update(index_elements=["catalog"], set_={"looked_at": look.excluded.looked_at})
+    return db.put(catalog_looks, {"catalog": catalog, "looked_at": _NOW}, ("looked_at",))
 
 
 def _seen(catalog: str, table_uuid: str, seen: Seen) -> Insert:
-    statement = upsert(known_tables).values(
-        catalog=catalog, table_uuid=table_uuid, table_name=seen.table, metadata_location=seen.metadata_location
-    )
-    given = statement.excluded
-    return statement.on_conflict_do_update(
-        index_elements=[known_tables.c.catalog, known_tables.c.table_uuid, known_tables.c.table_name],
-        set_={
-            "metadata_location": given.metadata_location,
-            "last_seen": _NOW,
-            **dict.fromkeys(("missing_since", "kept_at", "kept_by", "kept_why", "gone_at")),
-        },
-    )
+    row = {"catalog": catalog, "table_uuid": table_uuid, "table_name": seen.table}
+    row["metadata_location"] = seen.metadata_location
+    cleared: dict[str, Any] = dict.fromkeys(("missing_since", "kept_at", "kept_by", "kept_why", "gone_at"))
+    return db.put(known_tables, row, ("metadata_location",), last_seen=_NOW, **cleared)
 
 
 # --- table locations --------------------------------------------------------------------------------------------------
@@ -372,12 +363,10 @@ class TableLocations(db.Part):
             return
         with around("table_locations.saw"), self.engine.begin() as connection:
             for location in new:
-                row = {"table_uuid": table_uuid, "location": location}
-                connection.execute(upsert(table_locations).values(row).on_conflict_do_nothing())
+                connection.execute(db.new(table_locations, {"table_uuid": table_uuid, "location": location}))
             if pointer is None:
                 return
-            row = {"table_uuid": table_uuid, "metadata_location": pointer}
-            connection.execute(upsert(seen_pointers).values(row).on_conflict_do_nothing())
+            connection.execute(db.new(seen_pointers, {"table_uuid": table_uuid, "metadata_location": pointer}))
             old = ~seen_pointers.c.lost & (seen_pointers.c.seen_at < sa.func.clock_timestamp() - _KEPT)
             connection.execute(sa.delete(seen_pointers).where(seen_pointers.c.table_uuid == table_uuid, old))
 
@@ -398,12 +387,10 @@ class TableLocations(db.Part):
     def lost(self, table_uuid: str, pointers: Iterable[str], *, left: bool = True) -> None:
         """Record metadata files that a table's pointer does not follow. Unless `left`, nobody saw them as its pointer:
         what their commits wrote is protected, but the table has left no line."""
-        values: dict[str, object] = {"lost": True, **({"lost_at": _NOW} if left else {})}
+        values: dict[str, Any] = {"lost": True, **({"lost_at": _NOW} if left else {})}
         rows = [{"table_uuid": table_uuid, "metadata_location": each, **values} for each in sorted(pointers)]
         if rows:
-            keys, statement = ["table_uuid", "metadata_location"], upsert(seen_pointers).values(rows)
-            statement = statement.on_conflict_do_update(index_elements=keys, set_=values)
-            db.write(self.engine, "table_locations.lost", statement)
+            db.write(self.engine, "table_locations.lost", db.put(seen_pointers, rows, **values))
 
     def left_ms(self, table_uuid: str) -> int:
         """Return when (epoch ms, by Postgres) a table was last found to have left a line; 0 for never."""
@@ -420,11 +407,8 @@ class TableLocations(db.Part):
 
     def all_lost_pointers(self) -> dict[str, set[str]]:
         """Return what `lost` recorded, by table-uuid."""
-        query = sa.select(seen_pointers).where(seen_pointers.c.lost)
-        found: dict[str, set[str]] = {}
-        for row in db.rows(self.engine, query):
-            found.setdefault(row.table_uuid, set()).add(row.metadata_location)
-        return found
+        lost = sa.select(seen_pointers.c.table_uuid, seen_pointers.c.metadata_location).where(seen_pointers.c.lost)
+        return {uuid: set(found) for uuid, found in db.grouped(db.rows(self.engine, lost)).items()}
 
     def swaps(self, catalog: str, table: str, table_uuid: str) -> Swaps:
         """Return what records a commit's swaps: by `begin`, a file that a killed step left can be identified; what was
@@ -433,7 +417,7 @@ class TableLocations(db.Part):
         def begin(base_location: str, updated_ms: int) -> None:
             row = {"table_uuid": table_uuid, "base_location": base_location, "updated_ms": updated_ms}
             with around("table_locations.attempt"), self.engine.begin() as connection:
-                connection.execute(upsert(swap_attempts).values(row).on_conflict_do_nothing())
+                connection.execute(db.new(swap_attempts, row))
                 old = swap_attempts.c.began_at < sa.func.clock_timestamp() - _KEPT
                 connection.execute(sa.delete(swap_attempts).where(swap_attempts.c.table_uuid == table_uuid, old))
 
@@ -483,13 +467,11 @@ class SettledMetadata(db.Part):
         ]
         if rows:
             with around("settled_metadata.settle"), self.engine.begin() as connection:
-                connection.execute(upsert(settled_metadata).values(rows).on_conflict_do_nothing())
+                connection.execute(db.new(settled_metadata, rows))
                 NewDecision("settle-metadata", table_uuid, who, why).record(connection)
 
     def of_table(self, table_uuid: str) -> dict[str, set[str]]:
         """Return the checksums of the settled files, by location."""
-        query = sa.select(settled_metadata).where(settled_metadata.c.table_uuid == table_uuid)
-        found: dict[str, set[str]] = {}
-        for row in db.rows(self.engine, query):
-            found.setdefault(row.metadata_location, set()).add(row.checksum)
-        return found
+        settled = sa.select(settled_metadata.c.metadata_location, settled_metadata.c.checksum)
+        files = db.rows(self.engine, settled.where(settled_metadata.c.table_uuid == table_uuid))
+        return {location: set(found) for location, found in db.grouped(files).items()}

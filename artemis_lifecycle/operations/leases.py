@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -156,10 +156,11 @@ class Lease:
                 # The next round tries again. If none succeeds in time, check() finds the lease lapsed.
                 _LOG.warning("Lease %s of %s could not be renewed: %s", self.token, self.table, error)
 
-    def _start(self) -> None:
+    def __enter__(self) -> Self:
         self._thread.start()
+        return self
 
-    def _end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(timeout=30)
         # Wait for a Postgres that restarts, or the next worker would find a lease without a holder. Do not wait for one
@@ -199,17 +200,12 @@ class Leases(db.Part):
         """
         of = {"step": step, "owner": owner, "run_id": run_id, "process": process}
         record = self._acquire(ttl, table_uuid, table or table_uuid, **of)
-        lease = Lease(self.engine, record, ttl)
-        lease._start()
-        try:
+        with Lease(self.engine, record, ttl) as lease:
             yield lease
-        finally:
-            lease._end()
 
     def newest_token(self) -> int:
         """Return the greatest token that this database has issued; 0 before the first."""
-        with self.engine.connect() as connection:
-            return int(connection.execute(_NEWEST_TOKEN).scalar_one())
+        return int(db.scalars(self.engine, _NEWEST_TOKEN)[0])
 
     def live(self, table_uuid: str | None = None) -> list[LeaseRecord]:
         """Return the currently held leases, oldest first."""

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
@@ -67,9 +66,7 @@ class LineageWatch(db.Part):
 
     def began_at(self) -> datetime | None:
         """Return when the first table was read; None before that."""
-        with self.engine.connect() as connection:
-            found: datetime | None = connection.execute(sa.select(sa.func.min(watched_tables.c.began_at))).scalar_one()
-            return found
+        return next(iter(db.scalars(self.engine, sa.select(sa.func.min(watched_tables.c.began_at)))), None)
 
     def checked(
         self,
@@ -92,20 +89,17 @@ class LineageWatch(db.Part):
         with around("lineage_watch.checked"), self.engine.begin() as connection:
             for each in unmet:
                 row = {**db.values_of(each), "problems": list(each.problems)}
-                found = upsert(unmet_snapshots).values(table_uuid=table_uuid, table_name=table, **row)
                 anew = dict.fromkeys(("acknowledged_by", "acknowledged_why", "acknowledged_at"))
-                connection.execute(
-                    found.on_conflict_do_update(
-                        constraint=unmet_snapshots.primary_key,
-                        set_={**row, **anew, "found_at": sa.func.clock_timestamp()},
-                        where=unmet_snapshots.c.committed_at.is_distinct_from(found.excluded.committed_at),
-                    )
+                statement = db.put(
+                    unmet_snapshots,
+                    {"table_uuid": table_uuid, "table_name": table, **row},
+                    row,
+                    lambda given: unmet_snapshots.c.committed_at.is_distinct_from(given.committed_at),
+                    found_at=sa.func.clock_timestamp(),
+                    **anew,
                 )
-            connection.execute(
-                upsert(watched_tables)
-                .values(table_name=table, **values)
-                .on_conflict_do_update(constraint=watched_tables.primary_key, set_=values)
-            )
+                connection.execute(statement)
+            connection.execute(db.put(watched_tables, {"table_name": table, **values}, values))
 
     def unmet(self, table_uuid: str | None = None, *, acknowledged: bool = False) -> tuple[UnmetSnapshot, ...]:
         """Return the snapshots, of one table or of all, that are not acknowledged (`acknowledged`: also the others),
@@ -167,8 +161,7 @@ class LedgerProgresses(db.Part):
 
 def save_progress(connection: sa.Connection, progress: LedgerProgress) -> None:
     values = db.values_of(progress) | {"recorded_at": db.CLOCK}
-    statement = upsert(ledger_progress).values(values)
-    connection.execute(statement.on_conflict_do_update(constraint=ledger_progress.primary_key, set_=values))
+    connection.execute(db.put(ledger_progress, values, values))
 
 
 # --- publications -----------------------------------------------------------------------------------------------------
@@ -206,16 +199,15 @@ class Publications(db.Part):
         """Request that a plan's files be published. A plan that was requested before has the same files."""
         self.asked = True
         values = _values(catalog, "plan_files", plan_id, planned_at)
-        db.write(self.engine, "publications.plan", upsert(publications).values(values).on_conflict_do_nothing())
+        db.write(self.engine, "publications.plan", db.new(publications, values))
 
     def deletion(self, catalog: str, job_id: str) -> None:
         """Request that a deletion's outcomes be published; again if a later run changed them."""
         self.asked = True
         values = _values(catalog, "deletions", job_id, sa.func.clock_timestamp())
         # The transaction's start, before any instant in rows of the job: each clock_timestamp() differs.
-        statement = upsert(publications).values(values | {"first_at": sa.func.now()})
-        changed = {"recorded_at": sa.func.clock_timestamp(), "pending": True}
-        statement = statement.on_conflict_do_update(constraint=publications.primary_key, set_=changed)
+        values["first_at"] = sa.func.now()
+        statement = db.put(publications, values, recorded_at=sa.func.clock_timestamp(), pending=True)
         db.write(self.engine, "publications.deletion", statement)
 
     def lineage(self, catalog: str, batch_id: str, progress: LedgerProgress | None, events: Sequence[str] = ()) -> None:
@@ -225,7 +217,7 @@ class Publications(db.Part):
         batches = [_values(catalog, name, batch_id, sa.func.now()) for name in ("lineage_ledger", "lineage_edges")]
         batches += [_values(catalog, "lineage_events", part, sa.func.now()) for part in events]
         with around("publications.lineage"), self.engine.begin() as connection:
-            connection.execute(upsert(publications).values(batches).on_conflict_do_nothing())
+            connection.execute(db.new(publications, batches))
             if progress is not None:
                 save_progress(connection, progress)
 

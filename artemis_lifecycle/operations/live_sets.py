@@ -15,7 +15,6 @@ from enum import StrEnum
 from typing import Annotated, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError
 
 from artemis_lifecycle.errors import PlanStateError
@@ -201,9 +200,7 @@ class LiveSets(db.Part):
     def swept_table(self, row: SweptTable) -> None:
         """Store what the sweep found for a table; the newest result counts."""
         values = {**db.values_of(row, without=frozenset({"swept_at"})), "error": db.storable(row.error)}
-        statement = upsert(swept_tables).values(values)
-        changed = {**values, "swept_at": sa.func.clock_timestamp()}
-        statement = statement.on_conflict_do_update(index_elements=["live_set_id", "table_uuid"], set_=changed)
+        statement = db.put(swept_tables, values, values, swept_at=sa.func.clock_timestamp())
         try:
             db.write(self.engine, "live_sets.swept_table", statement)
         except IntegrityError as error:
@@ -216,10 +213,7 @@ class LiveSets(db.Part):
             for (table_uuid, location), table in sorted(seen.items())
         ]
         if rows:
-            statement = upsert(base_locations).values(rows)
-            changed = {"table_name": statement.excluded.table_name, "last_seen": sa.func.clock_timestamp()}
-            keys = ["catalog", "table_uuid", "location"]
-            statement = statement.on_conflict_do_update(index_elements=keys, set_=changed)
+            statement = db.put(base_locations, rows, ("table_name",), last_seen=sa.func.clock_timestamp())
             db.write(self.engine, "live_sets.saw_locations", statement)
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -332,9 +326,8 @@ class LiveSets(db.Part):
             if any(isinstance(value, tuple) for values in columns.values() for value in values):
                 # Arrays cannot be unnested to arrays.
                 values = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-                statement: object = upsert(table).values(values).on_conflict_do_nothing()
                 with self.engine.begin() as connection:
-                    connection.execute(statement)  # type: ignore[call-overload]
+                    connection.execute(db.new(table, values))
                 continue
             kinds = {name: table.c[name].type.compile(dialect=self.engine.dialect) for name in columns}
             named = ", ".join(columns)

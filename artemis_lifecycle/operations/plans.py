@@ -235,8 +235,7 @@ class Plans(db.Part):
         """Return how many plans with that content are committed, have ended or are forgotten."""
         is_over = sa.or_(plans.c.status.in_(ENDED), plans.c.forgetting_at.is_not(None))
         query = sa.select(sa.func.count()).where(plans.c.content_id == content_id, is_over)
-        with self.engine.connect() as connection:
-            return int(connection.execute(query).scalar_one())
+        return int(db.scalars(self.engine, query)[0])
 
     def mark(
         self,

@@ -11,7 +11,6 @@ from shlex import quote
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.config.names import name_of
 from artemis_lifecycle.errors import PlanStateError
@@ -84,15 +83,9 @@ class Quarantines(db.Part):
         metadata_location: str | None = None,
     ) -> QuarantineRecord:
         """Record where a job's files will be moved, before the first move. A second call returns what is stored."""
-        begun = upsert(quarantines).values(
-            job_id=job_id,
-            table_uuid=table_uuid,
-            table_name=table,
-            folder=folder,
-            metadata_location=metadata_location,
-            retain_seconds=int(retain.total_seconds()),
-        )
-        db.write(self.engine, "quarantines.begin", begun.on_conflict_do_nothing())
+        row = {"job_id": job_id, "table_uuid": table_uuid, "table_name": table, "folder": folder}
+        kept = {"metadata_location": metadata_location, "retain_seconds": int(retain.total_seconds())}
+        db.write(self.engine, "quarantines.begin", db.new(quarantines, row | kept))
         return self.get(job_id)
 
     def get(self, job_id: str) -> QuarantineRecord:

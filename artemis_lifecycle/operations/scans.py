@@ -11,7 +11,6 @@ from shlex import quote
 from typing import Annotated, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import PlanStateError
 from artemis_lifecycle.operations import tables as db
@@ -108,7 +107,7 @@ class Scans(db.Part):
     def store(self, record: ScanRecord) -> ScanRecord:
         """Store a scan as open; storing an id again returns what is stored."""
         values = {**db.values_of(record, without=_LATER), "state": ScanState.OPEN}
-        db.write(self.engine, "scans.store", upsert(scans).values(values).on_conflict_do_nothing())
+        db.write(self.engine, "scans.store", db.new(scans, values))
         return self.get(record.scan_id)
 
     def get(self, scan_id: str) -> ScanRecord:
@@ -136,10 +135,8 @@ class Scans(db.Part):
             .lateral()
         )
         query = sa.select(newest).select_from(known.join(newest, sa.true())).order_by(newest.c.created_at.desc())
-        found: dict[str, list[ScanRecord]] = {}
-        for row in db.rows(self.engine, query):
-            found.setdefault(row.table_name, []).append(db.to_record(ScanRecord, row))
-        return found
+        found = (db.to_record(ScanRecord, row) for row in db.rows(self.engine, query))
+        return db.grouped((each.table, each) for each in found)
 
     def mark(self, scan_id: str, expected: Collection[ScanState], state: ScanState) -> ScanRecord:
         """Set the state if it is one of `expected`. Raises PlanStateError with the actual one, and for a scan that is
@@ -182,8 +179,7 @@ class Scans(db.Part):
 
     def store_listing(self, record: ListingRecord) -> ListingRecord:
         """Store a finished listing; storing an id again returns what is stored."""
-        added = upsert(listings).values(db.values_of(record)).on_conflict_do_nothing()
-        db.write(self.engine, "scans.store_listing", added)
+        db.write(self.engine, "scans.store_listing", db.new(listings, db.values_of(record)))
         return self.listing(record.listing_id)
 
     def listing(self, listing_id: str) -> ListingRecord:

@@ -15,7 +15,8 @@ values. `Annotated` adds keywords of the column. Field `table` is column `table_
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from datetime import UTC, date, datetime, timedelta
@@ -25,7 +26,7 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, Insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import SchemaItem
@@ -142,6 +143,22 @@ def scalars(engine: sa.Engine, query: sa.Executable) -> Sequence[Any]:
         return connection.execute(query).scalars().all()
 
 
+def grouped(pairs: Iterable[Sequence[Any]]) -> dict[Any, list[Any]]:
+    """Return the second of each pair, by the first; an empty list for what is not there."""
+    found = defaultdict[Any, list[Any]](list)
+    for key, value in pairs:
+        found[key].append(value)
+    return found
+
+
+def nested(triples: Iterable[Sequence[Any]]) -> dict[Any, dict[Any, Any]]:
+    """Return the third of each triple, by the first and the second; nothing for what is not there."""
+    found = defaultdict[Any, dict[Any, Any]](dict)
+    for first, second, value in triples:
+        found[first][second] = value
+    return found
+
+
 def write(engine: sa.Engine, point: str, statement: sa.Executable) -> int:
     """Execute a statement in a transaction of its own, between the crash points of `point`. Return the number of rows
     that it changed."""
@@ -226,16 +243,30 @@ def _readers(kind: Any) -> tuple[Callable[[Any], Any] | None, ...]:
     return tuple(found)
 
 
+def new(table: sa.Table, values: Mapping[str, Any] | Sequence[Mapping[str, Any]] = ()) -> Insert:
+    """Return the insertion of rows that are not there yet."""
+    return upsert(table).values(values).on_conflict_do_nothing()
+
+
+def put(
+    table: sa.Table,
+    values: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    again: Collection[str] = (),
+    where: Callable[[Any], sa.ColumnElement[bool]] = lambda given: sa.true(),
+    **changed: Any,
+) -> Insert:
+    """Return the insertion of rows. Of a row that is there, by its primary key, the columns `again` take the new value
+    instead, and those in `changed` that one, if `where` is true of what was given."""
+    statement = upsert(table).values(values)
+    given = statement.excluded
+    set_ = {**{name: given[name] for name in again}, **changed}
+    return statement.on_conflict_do_update(index_elements=[*table.primary_key], set_=set_, where=where(given))
+
+
 def put_newest(connection: sa.Connection, table: sa.Table, record: Any, by: str) -> None:
     """Insert the record of a table (`table_uuid`), or replace its former one, unless that has a later value of `by`."""
-    statement = upsert(table).values(values_of(record))
-    connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=["table_uuid"],
-            set_=values_of(record, without=frozenset({"table_uuid"})),
-            where=table.c[by] <= statement.excluded[by],
-        )
-    )
+    values = values_of(record)
+    connection.execute(put(table, values, values.keys() - {"table_uuid"}, lambda given: table.c[by] <= given[by]))
 
 
 def _tuple(value: Any) -> Any:

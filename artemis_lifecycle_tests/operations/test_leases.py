@@ -112,7 +112,7 @@ def test_a_lapsed_lease_is_taken_over_and_its_holder_learns_it(operations: Opera
             with pytest.raises(LeaseLost):
                 journal.start_batch(job.job_id, 0, frozen.token)
             journal.start_batch(job.job_id, 0, heir.token)
-            frozen._end()
+            frozen.__exit__()
             assert [lease.owner for lease in operations.leases.live(table_uuid)] == ["heir"]
             heir.check()
 
