@@ -118,20 +118,6 @@ def check_protected(context: RestoreContext, record: RestoreRecord) -> None:
         )
 
 
-def _errors(request: RestoreRequest) -> TransferErrors:
-    return TransferErrors(
-        RestoreFailed,
-        request.table,
-        untouched="the live table's metadata and all files that it had",
-        if_failed="fix the cause and run the restore again: it starts over",
-        gone=lambda problems: (
-            f"{len(problems)} files of snapshot {request.snapshot_id} are gone from the cold tier, or damaged there: "
-            f"{problems[0].reason}"
-        ),
-        if_gone="restore the file from a copy of the cold store, and run the restore again",
-    )
-
-
 def bring_back(
     context: RestoreContext,
     request: RestoreRequest,
@@ -153,7 +139,17 @@ def bring_back(
         work_id=record.restore_id,
         demand=Demand(metadata, (source.snapshot_id,), mapping, origin),
         ledger=restore_ledger(context, record.restore_id),
-        errors=_errors(request),
+        errors=TransferErrors(
+            RestoreFailed,
+            request.table,
+            untouched="the live table's metadata and all files that it had",
+            if_failed="fix the cause and run the restore again: it starts over",
+            gone=lambda problems: (
+                f"{len(problems)} files of snapshot {request.snapshot_id} are gone from the cold tier, or damaged "
+                f"there: {problems[0].reason}"
+            ),
+            if_gone="restore the file from a copy of the cold store, and run the restore again",
+        ),
         settings=context.settings,
         check=lambda: check_protected(context, record),
     ).run()

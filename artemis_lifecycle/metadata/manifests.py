@@ -294,9 +294,18 @@ Manifest = Container | ParquetManifest
 def open_manifest(stores: Stores, entry: ManifestListEntry) -> Manifest:
     """Return the manifest `entry`, after checking its length and content. Raises UnreadableMetadata."""
     data = read_file(stores, entry.manifest_path)
-    _check_length(data, entry)
+    if entry.manifest_length not in (UNKNOWN_LENGTH, len(data)):
+        raise unreadable(
+            f"The manifest has {len(data)} bytes, and its manifest list records {entry.manifest_length}",
+            entry.manifest_path,
+        )
     container = opened(data, entry.manifest_path, stores.limits)
-    _check_content(container, entry)
+    named = container.header.get("content")
+    if named is not None and named != ("data", "deletes")[entry.content]:
+        raise unreadable(
+            f"The manifest's header says {named}, but its manifest list records content {entry.content}",
+            entry.manifest_path,
+        )
     return container
 
 
@@ -361,23 +370,6 @@ def _scan_entries(container: Manifest, path: str, wanted: tuple[str, ...], base:
 
 
 # --- checks against the level above ---------------------------------------------------------------------------------
-
-
-def _check_length(data: bytes, entry: ManifestListEntry) -> None:
-    if entry.manifest_length not in (UNKNOWN_LENGTH, len(data)):
-        raise unreadable(
-            f"The manifest has {len(data)} bytes, and its manifest list records {entry.manifest_length}",
-            entry.manifest_path,
-        )
-
-
-def _check_content(container: Manifest, entry: ManifestListEntry) -> None:
-    named = container.header.get("content")
-    if named is not None and named != ("data", "deletes")[entry.content]:
-        raise unreadable(
-            f"The manifest's header says {named}, but its manifest list records content {entry.content}",
-            entry.manifest_path,
-        )
 
 
 def check_counts(counts: Sequence[int], entry: ManifestListEntry) -> None:

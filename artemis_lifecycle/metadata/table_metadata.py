@@ -311,7 +311,12 @@ def _table_metadata(data: bytes, metadata_location: str) -> TableMetadata:
     if base is not None:
         format_versions.resolved(base, None, metadata_location)
         format_versions.require_known_keys(msgspec.json.decode(data), metadata_location)
-        _resolve(node, base, metadata_location)
+        # `format_versions.resolve_node` of what was decoded with types.
+        for key, name in format_versions.LOCATIONS.items():
+            field = name.replace("-", "_")
+            for each in getattr(node, key.replace("-", "_")):
+                if isinstance(relative := getattr(each, field), str):
+                    setattr(each, field, format_versions.resolved(relative, base, metadata_location))
     snapshots = tuple(_snapshot(each, base) for each in node.snapshots)
     ids = {snapshot.snapshot_id for snapshot in snapshots}
     if len(ids) != len(snapshots):
@@ -370,15 +375,6 @@ def _texts(nodes: Sequence[msgspec.Raw | bytes], decoder: msgspec.json.Decoder[A
     """Return JSON objects by id, in one spelling, whoever wrote them."""
     with _naming(key):
         return {decoder.decode(each).id or 0: json.dumps(json.loads(bytes(each))) for each in nodes}
-
-
-def _resolve(node: _Table, base: str, path: str) -> None:
-    """`format_versions.resolve_node` of what was decoded with types."""
-    for key, name in format_versions.LOCATIONS.items():
-        field = name.replace("-", "_")
-        for each in getattr(node, key.replace("-", "_")):
-            if isinstance(location := getattr(each, field), str):
-                setattr(each, field, format_versions.resolved(location, base, path))
 
 
 def _snapshot(node: _Snapshot, base: str | None) -> Snapshot:

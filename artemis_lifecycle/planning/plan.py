@@ -210,8 +210,17 @@ def plan_query(
     first = _first_pass(stores, snapshot, condition)
     started = time.monotonic()
     read = _read_entries(stores, first.selected, condition)
-    second = _second_pass(first.selected, read, time.monotonic() - started)
-    files = [file for part in read.data for file in part.selected]
+    seconds, files = time.monotonic() - started, [file for part in read.data for file in part.selected]
+    second = Pass(
+        "data files",
+        sum(part.files for part in read.data),
+        len(files),
+        sum(part.size_in_bytes for part in read.data),
+        sum(file.live.size_in_bytes for file in files),
+        len(first.selected),
+        _bytes(first.selected),
+        seconds,
+    )
     paths = [(file.live.path, file.partition.residual) for file in files]
     third, skipped = read_row_groups(stores, paths, query.footers) if query.footers else (None, {})
     known = Found(
@@ -337,19 +346,6 @@ def _read_entries(stores: Stores, manifests: Sequence[ManifestListEntry], condit
     data = list(matching_entries(stores, [each for each in manifests if each.content == 0], condition, fields))
     applicable = [index.applicable(file) for part in data for file in part.selected]
     return _Read(data, index.deletes, applicable, sorted({place for places in applicable for place in places}))
-
-
-def _second_pass(manifests: Sequence[ManifestListEntry], read: _Read, seconds: float) -> Pass:
-    return Pass(
-        "data files",
-        sum(part.files for part in read.data),
-        sum(len(part.selected) for part in read.data),
-        sum(part.size_in_bytes for part in read.data),
-        sum(file.live.size_in_bytes for part in read.data for file in part.selected),
-        len(manifests),
-        _bytes(manifests),
-        seconds,
-    )
 
 
 def _rows(files: Sequence[Selected], read: _Read) -> pa.Table:

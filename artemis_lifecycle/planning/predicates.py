@@ -574,7 +574,9 @@ def _text(bound: Any) -> str:
 
     op, word = _ops()[type(bound)]
     field = bound.term.ref().field
-    name = _name_text(field.name)
+    # As pyiceberg parses a name: others than words are quoted, each part by itself, and a backslash stands for a quote.
+    parts = (part if _WORD.fullmatch(part) else '"' + part.replace('"', "\\") + '"' for part in field.name.split("."))
+    name = ".".join(parts)
     if isinstance(bound, BoundSetPredicate):
         values = sorted(bound.literals, key=lambda each: literal_key(field.field_type, each.value))
         inside = ", ".join(_literal_text(field.field_type, each.value) for each in values)
@@ -585,13 +587,6 @@ def _text(bound: Any) -> str:
     if op in ("starts_with", "not_starts_with"):
         value = value.replace("%", "\\%") + "%"
     return f"{name} {word} {_literal_text(field.field_type, value)}"
-
-
-def _name_text(name: str) -> str:
-    """Return a column's name as pyiceberg parses it: other names than words are quoted, each part on its own, and a
-    backslash stands for a quote."""
-    parts = name.split(".")
-    return ".".join(each if _WORD.fullmatch(each) else '"' + each.replace('"', "\\") + '"' for each in parts)
 
 
 def _literal_text(kind: Any, value: Any) -> str:

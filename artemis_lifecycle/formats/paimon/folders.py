@@ -105,10 +105,6 @@ def _number(code: str, row: bytes, start: int, sizes: Sequence[int], legacy: boo
     return str(struct.unpack_from(code, row, start)[0])
 
 
-def _flag(row: bytes, start: int, sizes: Sequence[int], legacy: bool) -> str:
-    return "true" if row[start] else "false"
-
-
 def _bytes(row: bytes, start: int) -> bytes:
     # Up to seven bytes are in place, with their number in the last byte; longer ones are elsewhere in the row.
     if row[start + 7] & 0x80:
@@ -117,10 +113,6 @@ def _bytes(row: bytes, start: int) -> bytes:
     if size < 0 or offset < 0 or offset + size > len(row):
         raise UnknownType("it ends before its values do")
     return row[offset : offset + size]
-
-
-def _characters(row: bytes, start: int, sizes: Sequence[int], legacy: bool) -> str:
-    return _bytes(row, start).decode()
 
 
 def _date(row: bytes, start: int, sizes: Sequence[int], legacy: bool) -> str:
@@ -163,8 +155,8 @@ def _timestamp(row: bytes, start: int, sizes: Sequence[int], legacy: bool) -> st
 
 
 _READINGS: Mapping[str, _Reading] = {
-    **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), _characters),
-    "BOOLEAN": _flag,
+    **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), lambda row, start, *_: _bytes(row, start).decode()),
+    "BOOLEAN": lambda row, start, *_: "true" if row[start] else "false",
     "TINYINT": partial(_number, "<b"),
     "SMALLINT": partial(_number, "<h"),
     **dict.fromkeys(("INT", "INTEGER"), partial(_number, "<i")),

@@ -236,7 +236,8 @@ class PaimonTables:
         instant, reader = self.resources.instant("now", now), self.reader(table)
         found, _ = whole_table(reader, lambda: self.read(table))
         decision = self._decide(found, self.options(found), instant)
-        files = files_of(reader, _after(found, decision))
+        gone = (*decision.snapshots, *decision.changelogs)
+        files = files_of(reader, without(found, gone, map(changelog_of, decision.outlived)))
         rows = Runner(self.resources.start_spark).rows(_one_per_file(files))
         return reachable_set(table, files.metadata.metadata_location, tuple(decision.rule.kept), rows)
 
@@ -496,11 +497,6 @@ class PaimonTables:
             in_table = len(files_of(self.reader(plan.table), table).hashes)
         amount = Amount(files, plan.summary.size_in_bytes, in_table)
         require_approval(plan.plan_id, plan.table, limits, amount, approved_by=record.approved_by)
-
-
-def _after(table: PaimonTable, decision: PaimonDecision) -> PaimonTable:
-    gone = (*decision.snapshots, *decision.changelogs)
-    return without(table, gone, map(changelog_of, decision.outlived))
 
 
 def _has_begun(table: PaimonTable, removal: Removal) -> bool:
