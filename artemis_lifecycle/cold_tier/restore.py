@@ -253,12 +253,11 @@ def _snapshot(
     manifest_list: str,
 ) -> str:
     """Return the new snapshot, which follows `metadata`, as JSON."""
-    totals = {key: value for key, value in source.summary.properties.items() if key.startswith("total-")}
     snapshot: dict[str, object] = {
         "snapshot-id": snapshot_id,
         "timestamp-ms": max(time.time_ns() // 1_000_000, metadata.last_updated_ms),
         "summary": {
-            **totals,
+            **{key: value for key, value in source.summary.properties.items() if key.startswith("total-")},
             **request.summary,
             OPERATION: RESTORED_AS,
             RESTORE_ID: record.restore_id,
@@ -507,8 +506,7 @@ def _read_back(context: RestoreContext, request: RestoreRequest, snapshot_id: in
         context.spark.sql(f"REFRESH TABLE {name}")
         # Iceberg's selector of a branch ends at a line break in its name.
         option = ("branch", request.branch) if len(request.branch.splitlines()) == 1 else ("versionAsOf", snapshot_id)
-        rows = context.spark.read.option(*option).table(name)
-        rows.write.format("noop").mode("overwrite").save()
+        context.spark.read.option(*option).table(name).write.format("noop").mode("overwrite").save()
     except (Py4JJavaError, PySparkException) as error:
         raise RestoreFailed(
             f"The restored branch {request.branch!r} cannot be read: {brief(error)}",

@@ -224,8 +224,7 @@ def _open_list(data: bytes, path: str, stores: Stores) -> Container:
 def _added_by(scan: Scan) -> NDArray[np.int64]:
     if "added_snapshot_id" not in scan.longs:
         return np.full(scan.rows, UNKNOWN_SNAPSHOT, np.int64)
-    ids = scan.longs["added_snapshot_id"]
-    return np.where(scan.is_set("added_snapshot_id"), ids, UNKNOWN_SNAPSHOT)
+    return np.where(scan.is_set("added_snapshot_id"), scan.longs["added_snapshot_id"], UNKNOWN_SNAPSHOT)
 
 
 def _check_listed(listed: ListedManifests, snapshot: Snapshot) -> None:

@@ -227,8 +227,7 @@ def live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
 
 def _live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
     path = entry.manifest_path
-    container = open_manifest(stores, entry)
-    scan = _scan_entries(container, path, _REACHING, entry.base)
+    scan = _scan_entries(open_manifest(stores, entry), path, _REACHING, entry.base)
     content, counts = checked_scan(scan, entry)
     live = np.flatnonzero(scan.longs["status"] != 2)
     kinds = content[live].astype(np.int8)
@@ -249,8 +248,7 @@ def live_sort_orders(stores: Stores, entry: ManifestListEntry) -> frozenset[int]
     `live_entries` does."""
     path = entry.manifest_path
     with within_memory(path):
-        container = open_manifest(stores, entry)
-        scan = _scan_entries(container, path, (*_REACHING, "sort_order_id"), entry.base)
+        scan = _scan_entries(open_manifest(stores, entry), path, (*_REACHING, "sort_order_id"), entry.base)
         checked_scan(scan, entry)
         live = scan.longs["status"] != 2
         if not scan.has("sort_order_id"):

@@ -445,8 +445,7 @@ def _ref_type(text: str) -> Literal["branch", "tag"]:
 
 def _schemas(node: _Table) -> tuple[Mapping[int, str], int]:
     if isinstance(node.schemas, msgspec.UnsetType) and node.format_version == 1:
-        single = _required(bytes(node.schema) or None, "schema")
-        (schema_id,) = schemas = _texts([single], _SCHEMA, "schema")
+        (schema_id,) = schemas = _texts([_required(bytes(node.schema) or None, "schema")], _SCHEMA, "schema")
         return schemas, schema_id
     current = _required(node.current_schema_id, "current-schema-id")
     schemas = _texts(_required(node.schemas, "schemas"), _SCHEMA, "schemas")
@@ -457,8 +456,7 @@ def _schemas(node: _Table) -> tuple[Mapping[int, str], int]:
 
 def _specs(node: _Table) -> tuple[Mapping[int, str], int]:
     if isinstance(node.partition_specs, msgspec.UnsetType) and node.format_version == 1:
-        fields = _required(node.partition_spec, "partition-spec")
-        return {0: json.dumps({"spec-id": 0, "fields": fields})}, 0
+        return {0: json.dumps({"spec-id": 0, "fields": _required(node.partition_spec, "partition-spec")})}, 0
     default = _required(node.default_spec_id, "default-spec-id")
     specs = _texts(_required(node.partition_specs, "partition-specs"), _SPEC, "partition-specs")
     if default not in specs:

@@ -454,8 +454,7 @@ def _bound(predicate: Any, schema: Schema, table: str, case_sensitive: bool) -> 
         )
     if isinstance(predicate, ex.SetPredicate):
         found = {_literal(each, kind, name, table) for each in predicate.literals}
-        inside = {each for each in found if not isinstance(each, AboveMax | BelowMin)}
-        return predicate.as_bound(term, inside)
+        return predicate.as_bound(term, {each for each in found if not isinstance(each, AboveMax | BelowMin)})
     assert isinstance(predicate, ex.LiteralPredicate)
     if isinstance(predicate, ex.StartsWith | ex.NotStartsWith) and not isinstance(kind, StringType):
         raise BadInput(f"{name} is a {kind}, and LIKE needs a string", table=table, hint=_HINT)

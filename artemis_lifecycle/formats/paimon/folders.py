@@ -94,8 +94,7 @@ def _value(row: bytes, at: int, arity: int, kind: str, legacy: bool) -> str | No
     reading = None if match is None else _READINGS.get(match[1])
     if match is None or reading is None or (match[4] and "WITHOUT" not in match[4]):
         raise UnknownType(f"its text for a column of type {kind} is not known")
-    sizes = [int(size) for size in (match[2], match[3]) if size is not None]
-    return reading(row, start, sizes, legacy)
+    return reading(row, start, [int(size) for size in (match[2], match[3]) if size is not None], legacy)
 
 
 _Reading = Callable[[bytes, int, Sequence[int], bool], str]

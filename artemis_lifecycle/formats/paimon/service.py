@@ -300,14 +300,13 @@ class PaimonTables:
                 found, MAIN, decision.snapshots, decision.changelogs, decision.outlived, decision.following
             )
             removal = replace(removal, first_changelog=decision.first_changelog, overrides=overrides)
-            gone = (*decision.snapshots, *decision.changelogs)
             plan = self.seal(
                 reader,
                 found,
                 PlanRequest(table, metadata_of(found), options.settings, instant, NO_KEEPERS),
                 replace(decision.rule, expired_refs=()),
                 removal,
-                gone,
+                (*decision.snapshots, *decision.changelogs),
                 decision.outlived,
                 decision.following,
                 stale=earlier,
