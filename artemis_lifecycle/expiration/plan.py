@@ -330,7 +330,7 @@ def seal_plan(
 
     write_batches(batches(), DELETABLE, f"{folder}/files", stores)
     # A plan that a person asked for by other terms than the policy's is another one: its commit goes by these.
-    content = {
+    content: dict[str, object] = {
         "table_uuid": metadata.table_uuid,
         "base": metadata.metadata_location,
         "expired": list(decision.expired),

@@ -232,6 +232,7 @@ def plan_query(
         delete_sizes=[read.deletes[place].live.size_in_bytes for place in read.used],
     )
     rows = _rows(files, read)
+    counts = [each.live_files_count for each in first.listed.entries if each.content == 0]
     return QueryPlan(
         table=table,
         metadata_location=metadata.metadata_location,
@@ -244,7 +245,7 @@ def plan_query(
         manifests_selected=first.figures.selected,
         delete_manifests_total=sum(each.content == 1 for each in first.listed.entries),
         delete_manifests_selected=sum(each.content == 1 for each in first.selected),
-        files_total=_live_files(first.listed.entries),
+        files_total=None if None in counts else sum(each or 0 for each in counts),
         files_read=second.total,
         files_in_partition=known.in_partition,
         files_selected=len(files),
@@ -376,8 +377,3 @@ def _fields(metadata: TableMetadata, ids: set[int]) -> dict[int, NestedField]:
             except ValueError:
                 continue
     return found
-
-
-def _live_files(manifests: Sequence[ManifestListEntry]) -> int | None:
-    counts = [each.live_files_count for each in manifests if each.content == 0]
-    return None if None in counts else sum(each or 0 for each in counts)
