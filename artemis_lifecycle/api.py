@@ -442,8 +442,7 @@ class Lifecycle:
 
     def thaws(self, table: str | None = None, *, ended: bool = False) -> list[ThawRecord]:
         """Return thaws that have not ended (with `ended`, all), of one table or of all, newest first."""
-        table_uuid = None if table is None else self.steps.table_uuid(table)
-        return self.operations.thaws.list(table_uuid, ended=ended)
+        return self.operations.thaws.list(None if table is None else self.steps.table_uuid(table), ended=ended)
 
     def expire(
         self,
@@ -462,8 +461,7 @@ class Lifecycle:
         try:
             return self.delete_files(plan)
         except GraceNotOver:
-            left = plan.summary.files
-            return DeletionReport(plan.plan_id, table, pending=left, pending_until=done.due_at)
+            return DeletionReport(plan.plan_id, table, pending=plan.summary.files, pending_until=done.due_at)
 
     approve = _verb("_deletion", Deletion.approve)
     close_plan = _verb("_deletion", Deletion.close_plan)
@@ -517,8 +515,7 @@ class Lifecycle:
     def interrupted_scans(self, table: str) -> list[ScanRecord]:
         """Return scans of the table whose deletion was started and not finished, oldest first. They protect their
         files, so no newer scan lists those."""
-        table_uuid = self.steps.table_uuid(table)
-        return list(reversed(self.operations.scans.of_table(table_uuid, [ScanState.DELETING])))
+        return list(reversed(self.operations.scans.of_table(self.steps.table_uuid(table), [ScanState.DELETING])))
 
     def approved_scan(self, table: str) -> OrphanScanResult | None:
         """Return the newest scan of the table that a person approved and whose deletion has not started. It takes

@@ -200,8 +200,7 @@ def _as_html(title: str, sections: Sequence[_Section], facts: IncidentFacts) -> 
     for section in sections:
         parts += [f"<h2>{section.title}</h2>", f"<p>{html(section.text)}</p>"]
         if section.has_graph:
-            drawn = layered_svg((facts.table, facts.snapshot_id), _graph(facts))
-            parts.append(f'<div class="graph">{drawn}</div>')
+            parts.append(f'<div class="graph">{layered_svg((facts.table, facts.snapshot_id), _graph(facts))}</div>')
         if section.rows:
             head = "".join(f"<th>{each}</th>" for each in section.columns)
             body = "".join(f"<tr>{''.join(f'<td>{each}</td>' for each in row)}</tr>" for row in _rows(section, html))

@@ -336,11 +336,10 @@ def _continued(metadata: TableMetadata, index: HistoryIndex, left_ms: int) -> Lo
     # An unknown snapshot has another id there.
     known = [(each.since_ms, max(each.snapshot_id, UNKNOWN_SNAPSHOT)) for each in index.recent]
     reset = went_back(Line.of(metadata, left_ms), _line(metadata.table_uuid, recorded, index.recent))
-    until = max(recorded.updated_ms, *(since for since, _ in known))
     former = {
         "snapshot-log": [{"timestamp-ms": since, "snapshot-id": snapshot_id} for since, snapshot_id in known],
         "properties": {
-            COMPLETE_UNTIL: str(until),
+            COMPLETE_UNTIL: str(max(recorded.updated_ms, *(since for since, _ in known))),
             SEEN_UNTIL: str(recorded.seen_ms),
             CLOSED_TABLES: json.dumps([["", index.until_ms]]),
         },

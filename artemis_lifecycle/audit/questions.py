@@ -218,7 +218,12 @@ class Auditing:
         ingests = Ingests(self._tiers(table, metadata), value("operation"), value("parent_snapshot_id"))
         wanted = None if partition is None else parse_partition(partition)
         if wanted is not None:
-            self._require_fields(table, metadata, wanted)
+            unknown = sorted(set(wanted) - metadata.partition_fields)
+            if unknown:
+                known = ", ".join(sorted(metadata.partition_fields)) or "none: the table is not partitioned"
+                raise BadInput(
+                    f"No partition field has the name {unknown[0]}", table=table, hint=f"use one of: {known}"
+                )
             trace, what = ingests.of_partition(wanted), f"partition {partition}"
         elif path is not None:
             trace, what = ingests.of_path(path), f"file {path}"
@@ -257,12 +262,6 @@ class Auditing:
             fresh = condition.matches(fresh)
         found = Where("from_uuid", "=", table_uuid).matches(pa.concat_tables([fresh, rows]))
         return tuple(sorted(set(found["from_id"].to_pylist()) - set(trace.untraced)))
-
-    def _require_fields(self, table: str, metadata: TableMetadata, wanted: Mapping[str, str]) -> None:
-        unknown = sorted(set(wanted) - metadata.partition_fields)
-        if unknown:
-            known = ", ".join(sorted(metadata.partition_fields)) or "none: the table is not partitioned"
-            raise BadInput(f"No partition field has the name {unknown[0]}", table=table, hint=f"use one of: {known}")
 
     def _tiers(self, table: str, metadata: TableMetadata) -> list[Tier]:
         """The live table and its cold tables. Their indexes are brought up to date in this process."""

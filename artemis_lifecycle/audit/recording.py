@@ -367,12 +367,11 @@ class Recording:
         if new:
             batch_id = uuid.uuid4().hex
             self._queue(batch_id, batch, after, self.events.seal(batch_id, batch, metadata))
-        catalog = self.resources.config.catalogs.results
         return LineageRecorded(
             table=table,
             table_uuid=metadata.table_uuid,
             metadata_location=metadata.metadata_location,
-            ledger=sql_name(catalog, NAMESPACE, LINEAGE_LEDGER.name),
+            ledger=sql_name(self.resources.config.catalogs.results, NAMESPACE, LINEAGE_LEDGER.name),
             snapshots=new,
             recorded=after.recorded,
             incomplete=after.incomplete,

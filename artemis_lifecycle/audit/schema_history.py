@@ -122,7 +122,9 @@ def schema_history(
                 fields=fields,
                 added=tuple(field.name for field in fields if field.field_id not in before) if versions else (),
                 removed=tuple(field.name for key, field in before.items() if key not in now),
-                changed=tuple(_change(before[key], field) for key, field in now.items() if _differs(before, field)),
+                changed=tuple(
+                    _change(before[key], field) for key, field in now.items() if before.get(key, field) != field
+                ),
                 first_snapshot_id=used[0].snapshot_id if used else None,
                 first_used_ms=used[0].timestamp_ms if used else None,
                 last_used_ms=used[-1].timestamp_ms if used else None,
@@ -144,10 +146,6 @@ def _fields(text: str) -> tuple[SchemaField, ...]:
         )
         for field in json.loads(text)["fields"]
     )
-
-
-def _differs(before: Mapping[int, SchemaField], field: SchemaField) -> bool:
-    return field.field_id in before and before[field.field_id] != field
 
 
 def _change(old: SchemaField, new: SchemaField) -> str:

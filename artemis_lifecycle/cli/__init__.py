@@ -101,8 +101,7 @@ def main() -> None:
         raise SystemExit(143 if isinstance(error, Terminated) else 130) from None
     except LifecycleError as error:
         if "--json" in sys.argv:
-            failure = {"error": type(error).__name__, "message": str(error), "table": error.table, "path": error.path}
-            show_json(failure)
+            show_json({"error": type(error).__name__, "message": str(error), "table": error.table, "path": error.path})
         else:
             err.print(f"[red]{type(error).__name__}[/red]: {plain(str(error))}", soft_wrap=True)
         raise SystemExit(error.exit_code) from None

@@ -161,15 +161,13 @@ def approve_thaw(
     why: str,
 ) -> Iterator[object]:
     """Approve a thaw as the second person, and request its files from the store."""
-    done = lifecycle.approve_thaw(thaw_id, who, why)
-    return _show_thaw(done)
+    return _show_thaw(lifecycle.approve_thaw(thaw_id, who, why))
 
 
 @command(app, "ending the thaw", name="refuse-thaw")
 def refuse_thaw(lifecycle: Lifecycle, thaw_id: str, who: str, why: str) -> Iterator[object]:
     """End a thaw that is unwanted or no longer needed."""
-    done = lifecycle.refuse_thaw(thaw_id, who, why)
-    return _show_thaw(done)
+    return _show_thaw(lifecycle.refuse_thaw(thaw_id, who, why))
 
 
 @command(app, "reading the thaws")

@@ -171,8 +171,7 @@ def command(
             with opened(config or chosen_config(), activity) as lifecycle, _suggestions(lifecycle):
                 arguments |= _in_full(lifecycle, arguments)
                 if confirm is not None and not yes and not arguments.get("dry_run"):
-                    table = TABLE_OF[confirm](lifecycle, str(arguments[confirm]))
-                    _confirm(lifecycle, table, json=json)
+                    _confirm(lifecycle, TABLE_OF[confirm](lifecycle, str(arguments[confirm])), json=json)
                 # Not printed under the spinner, which takes over the standard output.
                 with spinner(activity):
                     found = verb(lifecycle, **arguments)

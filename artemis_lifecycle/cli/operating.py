@@ -189,10 +189,9 @@ def quarantine(lifecycle: Lifecycle, table: str) -> Iterator[object]:
     """Show what deletions moved into quarantine, until when it stays there, and what was restored."""
     found = lifecycle.quarantined(table)
     yield [asdict(record) | {"state": record.state} for record in found]
-    columns = "plan or scan=job_id, state, since=began_at, kept until=until, brought back by=by"
     rows = grid(
         found,
-        columns,
+        "plan or scan=job_id, state, since=began_at, kept until=until, brought back by=by",
         until=lambda each: each.purge_after or "when its deletion is over",
         by=lambda each: f"{each.undeleted_by}: {each.undeleted_why}" if each.undeleted_by else "",
     )

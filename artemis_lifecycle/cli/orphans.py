@@ -105,8 +105,7 @@ def delete_orphans(
 def settle_metadata(lifecycle: Lifecycle, table: str, who: str, why: str) -> Iterator[object]:
     """Confirm the catalog's pointer if newer metadata files of the table stop its orphan scans."""
     settled = lifecycle.settle_metadata(table, who=who, why=why)
-    title = f"Metadata files that do not belong to the history of {table}"
-    return show_list(settled, title, "path", path=str)
+    return show_list(settled, f"Metadata files that do not belong to the history of {table}", "path", path=str)
 
 
 @command(app, "checking for dropped tables")

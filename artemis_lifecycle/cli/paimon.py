@@ -78,9 +78,8 @@ def remove_orphan_files(
     dry_run: bool = False,
 ) -> Iterator[object]:
     """Delete the files that no snapshot, tag, branch or changelog reaches."""
-    done = lifecycle.paimon(table).remove_orphan_files(table, older_than=older_than, dry_run=dry_run)
     return show_list(
-        done,
+        lifecycle.paimon(table).remove_orphan_files(table, older_than=older_than, dry_run=dry_run),
         f"Orphans of {table}",
         "table, scan=scan_id, files=deleted_file_count, bytes=deleted_file_total_len_in_bytes",
     )

@@ -36,8 +36,7 @@ def tag(
     replace: Annotated[bool, typer.Option("--replace", help="Move a tag of that name from another snapshot.")] = False,
 ) -> Iterator[object]:
     """Tag a snapshot, so that it is kept for that long. Records who, when and why: see `artemis tags`."""
-    made = lifecycle.tag(table, name, snapshot_id, retain=retain, why=reason, who=owner, replace=replace)
-    return show_tag(made)
+    return show_tag(lifecycle.tag(table, name, snapshot_id, retain=retain, why=reason, who=owner, replace=replace))
 
 
 def show_tag(tag: Tagged) -> Iterator[object]:

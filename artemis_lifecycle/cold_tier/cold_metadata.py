@@ -218,9 +218,8 @@ def add_late(
 ) -> Json:
     """Return the next metadata of a closed cold table, stored at `location_now`, with snapshots of `live` that expired
     after it was closed. Its log already has them. Raises what `build_metadata` raises."""
-    new = _joined(live, closed, location_now, archived, identity, mapped, tags)
     return {
-        **new,
+        **_joined(live, closed, location_now, archived, identity, mapped, tags),
         "table-uuid": closed["table-uuid"],
         "snapshot-log": closed["snapshot-log"],
         "last-updated-ms": closed["last-updated-ms"] + 1,
@@ -344,8 +343,7 @@ def _merge_statistics(
     have = {entry["snapshot-id"] for entry in kept}
     for entry in live.get(key) or ():
         if entry["snapshot-id"] in archived and entry["snapshot-id"] not in have:
-            path = mapped.used(entry["statistics-path"], entry["snapshot-id"])
-            kept.append({**entry, "statistics-path": path})
+            kept.append({**entry, "statistics-path": mapped.used(entry["statistics-path"], entry["snapshot-id"])})
     if kept or key in live:
         new[key] = kept
 

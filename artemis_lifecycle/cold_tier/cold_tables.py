@@ -332,8 +332,7 @@ def cold_identity(
                 is_taken=entries.is_taken,
                 cold_locations=cold_locations,
             )
-        aside = replace(chosen, cold_location=by_uuid(chosen.cold_warehouse, table_uuid))
-        return chosen if is_own(chosen) else aside
+        return chosen if is_own(chosen) else replace(chosen, cold_location=by_uuid(chosen.cold_warehouse, table_uuid))
 
     # Marked before it is recorded: it is looked at again until it has both.
     identity = settle(context.live_stores, context.root, table_uuid, choose, dry_run=dry_run)

@@ -204,8 +204,7 @@ class Copier:
         if self.committed is None or wanted.destination in self.checked:
             return False
         # Without the snapshot, when it was committed is unknown. Commits are recorded in whole milliseconds.
-        committed = self.committed.get(wanted.added_by or 0, -1)
-        return source.since > committed + 1000
+        return source.since > self.committed.get(wanted.added_by or 0, -1) + 1000
 
     def _copied(self, wanted: CopiedFile, row: Mapping[str, Any], source: StoredFile, read: str | None) -> CopiedFile:
         if same_file(wanted.source, wanted.destination, self.mapping.rules):

@@ -445,8 +445,7 @@ def _settle(context: DeepArchiveContext, move: MoveRecord) -> MoveRecord:
     """Ask the store which files of a move, interrupted or partly undone, are in the archive. Only those count as moved;
     snapshots that read none of them stay readable."""
     states, files = "path string, archived boolean", _files_of(context, move)
-    paths = files.column("path").to_pylist()
-    found = each_file(context.runner, context.cold_stores, _is_archived, states, paths)
+    found = each_file(context.runner, context.cold_stores, _is_archived, states, files.column("path").to_pylist())
     archived = pa.array([path for path, is_archived in found if is_archived], pa.string())
     files = files.filter(pc.is_in(files.column("path"), archived)).combine_chunks()
     location = context.folder(move.table_uuid, new_id("settled"))
@@ -496,8 +495,7 @@ def keep_readable(
     again = [RecordedCopy.of(copy.source, path, copy) for path, copy in recorded.items()]
     repair(copies, live_stores, again, check=context.check)
     for move in moves:
-        files = _files_of(context, move)
-        if not wanted.isdisjoint(files.column("path").to_pylist()):
+        if not wanted.isdisjoint(_files_of(context, move).column("path").to_pylist()):
             marks[move.move_id] = _reading(context, _files_of(context, _settle(context, move)))
     operations.deep_moves.mark(context.table_uuid, marks, instead_of=snapshot_ids)
 
@@ -552,8 +550,7 @@ def seal_files(
 def ask(spark: Spark, cold_stores: Stores, records: Stores, folder: str, days: int, retrieval: str) -> None:
     """Request every file under `folder` from the store. Repeating a request is harmless. Raises StorageError for the
     first file that the store does not thaw, and MissingFile for one that is gone."""
-    request = partial(_ask, days=days, retrieval=retrieval)
-    _run(spark, cold_stores, records, folder, request, "path string")
+    _run(spark, cold_stores, records, folder, partial(_ask, days=days, retrieval=retrieval), "path string")
 
 
 def progress(spark: Spark, cold_stores: Stores, records: Stores, folder: str) -> ThawedFiles:

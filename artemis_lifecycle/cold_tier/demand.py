@@ -203,8 +203,7 @@ def read_lists(runner: Runner, source: Stores, demand: Demand) -> Rows:
 def read_manifests(source: Stores, demand: Demand, manifests: Rows) -> Rows:
     """Return the live entries of `manifests` (MANIFESTS) as FILES. Reads `manifests` twice."""
     files, size, entries = manifests.sums("size_in_bytes", "live_files")
-    cost = Cost(files, entries, max(size, 0))
-    return manifests.map(partial(_entries, source, demand.mapping), FILES, cost)
+    return manifests.map(partial(_entries, source, demand.mapping), FILES, Cost(files, entries, max(size, 0)))
 
 
 def named_manifests(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

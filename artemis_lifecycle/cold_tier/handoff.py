@@ -410,12 +410,10 @@ def _parse_with_iceberg(spark: SparkSession, location: str, data: bytes, table: 
 
     jvm: Any = spark._jvm
     try:
-        parsed = jvm.org.apache.iceberg.TableMetadataParser.fromJson(location, data.decode())
-        parsed.snapshots().size()
+        jvm.org.apache.iceberg.TableMetadataParser.fromJson(location, data.decode()).snapshots().size()
     except Py4JJavaError as error:
-        reason = str(error.java_exception.getMessage())
         raise HandoffFailed(
-            f"Iceberg's parser refuses the cold metadata: {reason}",
+            f"Iceberg's parser refuses the cold metadata: {error.java_exception.getMessage()}",
             table=table,
             path=location,
             untouched="the cold catalog; nothing was written there",
@@ -537,8 +535,7 @@ def hand_off(
     work, losses, placed = transfer.run()
     assert isinstance(placed, PathMapping)
     archived = tuple(snapshot for snapshot in work.snapshot_ids if snapshot not in losses.snapshot_ids)
-    what = Publication(plan, placed, demand.metadata, live, frozenset(archived))
-    location, attempts = publish(context, what)
+    location, attempts = publish(context, Publication(plan, placed, demand.metadata, live, frozenset(archived)))
     # The list that an earlier run sealed counts. A later change of policy applies to the next plan.
     asked = {*work.snapshot_ids, *(snapshot for problem in work.problems for snapshot in problem.snapshot_ids)}
     out = asked.difference(archived)

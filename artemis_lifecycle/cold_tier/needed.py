@@ -223,8 +223,7 @@ class Reuse:
                     # A rewrite in place may keep all that a disk says of a file, so only the content counts.
                     and is_still(None, held.source_checksum, head, self._source)
                 ):
-                    alias = replace(held, added_by=use, action=PRESENT)
-                    aliases.append(alias.of(head.identity, held.source_checksum))
+                    aliases.append(replace(held, added_by=use, action=PRESENT).of(head.identity, held.source_checksum))
                 elif use is None or use not in self._known:
                     why = f"several files were at its path, and snapshot {use}, which added it, is unknown"
                 else:
@@ -386,8 +385,7 @@ def find_needed(
             return
         if demand.origin is not None:
             recorded = demand.origin.rows(runner, ("destination", "checksum"))
-            renamed = pa.schema([("source", pa.string()), ("checksum", pa.string())])
-            origin = recorded.map(_as_sources, renamed)
+            origin = recorded.map(_as_sources, pa.schema([("source", pa.string()), ("checksum", pa.string())]))
             needed = runner.match(needed, origin, "source", _with_checksums, SEALED)
         yield keep(needed)
 
@@ -421,8 +419,7 @@ def _reused(same: pa.Array, candidates: pa.Table, known: pa.Table) -> pa.Table:
     copy = candidates.filter(pc.field("role") == COPY)
     known = known.filter(_among(known, copy))
     uses = copy.group_by(["destination", "added_by"]).aggregate([]).group_by("destination")
-    counted = uses.aggregate([([], "count_all")])
-    several = counted.filter(pc.field("count_all") > 1).column("destination")
+    several = uses.aggregate([([], "count_all")]).filter(pc.field("count_all") > 1).column("destination")
     known_key, doubtful = pc.is_in(use_keys(copy), use_keys(known).combine_chunks()), _among(copy, known)
     doubtful = pc.or_(doubtful, pc.is_in(copy.column("destination"), several.combine_chunks()))
     rows = copy.filter(pc.and_not(doubtful, known_key))
@@ -515,8 +512,7 @@ def _sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = batch.filter(batch.column("phase").is_valid())
         place = rows.column("phase").to_numpy(), rows.column("bucket").to_numpy()
         np.add.at(files, place, 1)
-        known = rows.column("size_in_bytes").fill_null(0).to_numpy()
-        np.add.at(sizes, place, np.maximum(known, 0))
+        np.add.at(sizes, place, np.maximum(rows.column("size_in_bytes").fill_null(0).to_numpy(), 0))
     phases, buckets = files.nonzero()
     columns = (phases, buckets, files[phases, buckets], sizes[phases, buckets])
     yield pa.RecordBatch.from_arrays([pa.array(column, pa.int64()) for column in columns], schema=_SIZES)

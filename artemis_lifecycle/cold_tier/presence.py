@@ -193,8 +193,7 @@ class ColdCopies:
         wanted = {normalize(place, rules): path for place, path in places.items()}
         by_location = {normalize(path, rules): path for path in paths}
         found: dict[str, tuple[RecordedCopy, ...]] = {}
-        rows = reachable(view, [snapshot.snapshot_id for snapshot in view.metadata.snapshots]).to_pylist()
-        for row in rows:
+        for row in reachable(view, [snapshot.snapshot_id for snapshot in view.metadata.snapshots]).to_pylist():
             path = wanted.get(normalize(row["path"], rules))
             if path is None and row["path"].startswith(mapping.spelled):
                 path = by_location.get(mapping.spelled_location(row["path"]))
@@ -323,8 +322,7 @@ class _Repair:
         wanted = pa.Table.from_pylist([row for _, row in rows], WANTED)
         cost = Cost(len(rows), len(rows), sum(max(copy.size_in_bytes, 0) for copy, _ in rows))
         required = {copy.destination: copy.checksum for copy, _ in rows if copy.checksum is not None}
-        copier = replace(self._copier, lengths=lengths, required=required)
-        made = copy_files(self._copies.runner, wanted, copier, cost)
+        made = copy_files(self._copies.runner, wanted, replace(self._copier, lengths=lengths, required=required), cost)
         by_place = {file.destination: file for file in made}
         done = [_held(copy, by_place[copy.destination]) for copy, _ in rows]
         self._record([by_place[each.copy.destination] for each in done if each.error is None])

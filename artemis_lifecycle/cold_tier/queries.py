@@ -205,7 +205,9 @@ def translate(spark: SparkSession, sql: str, tables: Tables, as_of: datetime | N
             f"This statement does not begin as a query: {' '.join(token.text for token in cut[:4]) or 'it is empty'}",
             hint=f"write SELECT … FROM namespace.table FOR TAG 'name', or {TAG_FORM}",
         )
-    mark = _mark(sql)
+    # A comment that the statement does not contain. It marks what was a FOR TAG clause: Spark reads a version of digits
+    # as a snapshot id, but a tag may have such a name.
+    mark = next(mark for number in count() if (mark := f"/*for tag {number}*/") not in sql)
     text = _with_versions(sql[: cut[-1].end], cut, mark)
     plan = _parsed(spark, text)
     if as_of is not None:
@@ -228,12 +230,6 @@ def translate(spark: SparkSession, sql: str, tables: Tables, as_of: datetime | N
     for start, end, put in sorted(changes, reverse=True):
         text = text[:start] + put + text[end:]
     return Query(sql, text.replace(mark, ""), tuple(sources))
-
-
-def _mark(sql: str) -> str:
-    """Return a comment that the statement does not contain. It marks what was a FOR TAG clause: Spark reads a version
-    of digits as a snapshot id, but a tag may have such a name."""
-    return next(mark for number in count() if (mark := f"/*for tag {number}*/") not in sql)
 
 
 def _with_versions(text: str, cut: Sequence[Token], mark: str) -> str:
@@ -423,7 +419,10 @@ class _Asked:
                     hint=f"write FROM namespace.{spelled} {self._as_written(clause)}",
                 )
             if parts[0].lower() in self.common:
-                self._require_no_other(parts[0])
+                # Inside and outside its WITH, the name refers to the view or the table.
+                if self.as_of is not None and self.spark.catalog.tableExists(name(parts[0])):
+                    why = "a view or a table of the session's namespace has the common table's name"
+                    self._require_now(parts[0], why)
             else:
                 self._require_now(spelled, "it may be a session view, or a table of the session's namespace")
             return None, None
@@ -454,11 +453,6 @@ class _Asked:
         """Raise BadInput if the query requests an instant."""
         if self.as_of is not None:
             raise _not_then(spelled, self.as_of, why)
-
-    def _require_no_other(self, common: str) -> None:
-        # Inside and outside its WITH, the name refers to the view or the table.
-        if self.as_of is not None and self.spark.catalog.tableExists(name(common)):
-            self._require_now(common, "a view or a table of the session's namespace has the common table's name")
 
     def _placed(
         self, relation: _Relation, table: str, inside: str | None, qualified: str, clause: str

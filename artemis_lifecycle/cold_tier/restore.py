@@ -118,20 +118,6 @@ def check_protected(context: RestoreContext, record: RestoreRecord) -> None:
         )
 
 
-def _errors(request: RestoreRequest) -> TransferErrors:
-    return TransferErrors(
-        RestoreFailed,
-        request.table,
-        untouched="the live table's metadata and all files that it had",
-        if_failed="fix the cause and run the restore again: it starts over",
-        gone=lambda problems: (
-            f"{len(problems)} files of snapshot {request.snapshot_id} are gone from the cold tier, or damaged there: "
-            f"{problems[0].reason}"
-        ),
-        if_gone="restore the file from a copy of the cold store, and run the restore again",
-    )
-
-
 def bring_back(
     context: RestoreContext,
     request: RestoreRequest,
@@ -153,7 +139,17 @@ def bring_back(
         work_id=record.restore_id,
         demand=Demand(metadata, (source.snapshot_id,), mapping, origin),
         ledger=restore_ledger(context, record.restore_id),
-        errors=_errors(request),
+        errors=TransferErrors(
+            RestoreFailed,
+            request.table,
+            untouched="the live table's metadata and all files that it had",
+            if_failed="fix the cause and run the restore again: it starts over",
+            gone=lambda problems: (
+                f"{len(problems)} files of snapshot {request.snapshot_id} are gone from the cold tier, or damaged "
+                f"there: {problems[0].reason}"
+            ),
+            if_gone="restore the file from a copy of the cold store, and run the restore again",
+        ),
         settings=context.settings,
         check=lambda: check_protected(context, record),
     ).run()
@@ -257,12 +253,11 @@ def _snapshot(
     manifest_list: str,
 ) -> str:
     """Return the new snapshot, which follows `metadata`, as JSON."""
-    totals = {key: value for key, value in source.summary.properties.items() if key.startswith("total-")}
     snapshot: dict[str, object] = {
         "snapshot-id": snapshot_id,
         "timestamp-ms": max(time.time_ns() // 1_000_000, metadata.last_updated_ms),
         "summary": {
-            **totals,
+            **{key: value for key, value in source.summary.properties.items() if key.startswith("total-")},
             **request.summary,
             OPERATION: RESTORED_AS,
             RESTORE_ID: record.restore_id,
@@ -511,8 +506,7 @@ def _read_back(context: RestoreContext, request: RestoreRequest, snapshot_id: in
         context.spark.sql(f"REFRESH TABLE {name}")
         # Iceberg's selector of a branch ends at a line break in its name.
         option = ("branch", request.branch) if len(request.branch.splitlines()) == 1 else ("versionAsOf", snapshot_id)
-        rows = context.spark.read.option(*option).table(name)
-        rows.write.format("noop").mode("overwrite").save()
+        context.spark.read.option(*option).table(name).write.format("noop").mode("overwrite").save()
     except (Py4JJavaError, PySparkException) as error:
         raise RestoreFailed(
             f"The restored branch {request.branch!r} cannot be read: {brief(error)}",

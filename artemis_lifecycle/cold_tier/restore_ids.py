@@ -253,8 +253,7 @@ def live_ids(
     )
     # Files in any order may be declared unsorted.
     ids = Ids(schemas, specs, AlwaysUnsorted())
-    lost_file = line_of(archive).file
-    return Placement(ids, new_schemas, new_specs, Marks.of(archive), related, lost_file)
+    return Placement(ids, new_schemas, new_specs, Marks.of(archive), related, line_of(archive).file)
 
 
 def _placed(

@@ -159,8 +159,7 @@ def rewrite_position_deletes(
 
     Raises HandoffFailed for formats other than Parquet, ORC and Avro, and for a file that cannot be read.
     """
-    formats = {"parquet": _rewrite_parquet, "orc": _rewrite_orc, "avro": _rewrite_avro}
-    rewrite = formats.get(file_format.lower())
+    rewrite = {"parquet": _rewrite_parquet, "orc": _rewrite_orc, "avro": _rewrite_avro}.get(file_format.lower())
     if rewrite is not None:
         return rewrite(data, path, mapped, limits)
     raise HandoffFailed(
@@ -251,8 +250,7 @@ def _sorted_again(groups: Sequence[pa.Table], index: int) -> list[pa.Table]:
 
 def _start(group: Any) -> int:
     first = group.column(0)
-    offsets = [offset for offset in (first.dictionary_page_offset, first.data_page_offset) if offset]
-    return int(min(offsets))
+    return int(min(offset for offset in (first.dictionary_page_offset, first.data_page_offset) if offset))
 
 
 def _column_sizes(written: Any, schema: pa.Schema) -> dict[int, int]:

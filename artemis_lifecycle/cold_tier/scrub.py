@@ -201,16 +201,14 @@ def _batches(due: Iterable[CopiedFile], limit: int | None) -> Iterator[tuple[lis
 def _again(context: ScrubContext, state: _Rotation, totals: _Totals) -> None:
     """Check earlier losses again: a file may have been restored, or may be copyable now."""
     losses: list[ColdLoss] = context.scrubs.losses(context.table_uuid, _LOSSES_AGAIN)
-    known = context.ledger.among(context.runner, {loss.path for loss in losses})
-    batch = list(known.values())
+    batch = list(context.ledger.among(context.runner, {loss.path for loss in losses}).values())
     if not batch:
         return
     context.check()
     found, _ = _read(context, batch)
     lost = _settle(context, found, totals)
     still = {each.path for each in lost}
-    settled = [copy.destination for copy in batch if copy.destination not in still]
-    _record(context, state, lost, (), settled)
+    _record(context, state, lost, (), [copy.destination for copy in batch if copy.destination not in still])
 
 
 def _read(context: ScrubContext, batch: Sequence[CopiedFile]) -> tuple[list[tuple[CopiedFile, str]], set[str]]:

@@ -96,10 +96,9 @@ def losses_of(runner: Runner, source: Stores, demand: Demand, lost: Sequence[Cop
         if destination in read_by:
             read_by[destination] = read_by[destination] | {snapshot_id}
     gone = {snapshot_id for ids in read_by.values() for snapshot_id in ids}
-    lists_of_gone = {lists_of[snapshot_id] for snapshot_id in gone if snapshot_id in lists_of}
     return Losses(
         tuple(Problem(file.source, file.error or "", tuple(sorted(read_by[file.destination]))) for file in lost),
-        frozenset(naming | lists_of_gone),
+        frozenset(naming | {lists_of[snapshot_id] for snapshot_id in gone if snapshot_id in lists_of}),
     )
 
 

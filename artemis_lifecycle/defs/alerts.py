@@ -58,8 +58,7 @@ def alerts(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) ->
     refused = dict[str, int](cursor.get("refused", {}))
     sent, since = set[str](cursor.get("sent", ())), str(cursor.get("since", (now - _RECENT).isoformat()))
     keys = frozenset(map(lifecycle.key, ASSETS))
-    fleet = lifecycle.fleet(history=False)
-    found = conditions(opened, fleet, context.instance, datetime.fromisoformat(since), keys)
+    found = conditions(opened, lifecycle.fleet(history=False), context.instance, datetime.fromisoformat(since), keys)
     new = sorted((key for key in found if key not in sent), key=lambda key: refused.get(key, 0))
     kept = {key for key in sent if key in found or _window_is_open(key, now)}
     refused, failure, posted, failed = {key: tries for key, tries in refused.items() if key in new}, None, 0, 0
@@ -110,8 +109,7 @@ def conditions(
         key = f"wait {wait.job_id} {wait.since.isoformat()}"
         approve = f"artemis approve {wait.job_id} --large --who … --why …"
         found[key] = f"{wait.table} waits for approval: {wait.why}. {approve}"
-        scans = is_scan(wait.job_id)
-        asset, shown = ("orphan_scan", "scan") if scans else ("expiration_plan", "plan")
+        asset, shown = ("orphan_scan", "scan") if is_scan(wait.job_id) else ("expiration_plan", "plan")
         links[key] = _link(pages.asset(asset, wait.table), shown)
     for thaw in lifecycle.operations.thaws.to_approve():
         approve = f"artemis approve-thaw {thaw.thaw_id} --who … --why …"

@@ -104,7 +104,9 @@ def build_definitions(
         return spec.replace_attributes(owners=owners or config.dagster.owners, tags={**spec.tags, **(tags or {})})
 
     def completed(asset: dg.AssetsDefinition) -> dg.AssetsDefinition:
-        extra = _code_reference(asset) | (_warnings_shown(warned) if warned and asset in DESTRUCTIVE else {})
+        extra = _code_reference(asset)
+        if warned and asset in DESTRUCTIVE:
+            extra["warnings"] = dg.MetadataValue.md("\n".join(f"- {each}" for each in warned))
         keyed = asset.with_attributes(asset_key_replacements=keys)
         return keyed.map_asset_specs(lambda spec: attributed(spec).merge_attributes(metadata=extra))
 
@@ -156,11 +158,6 @@ def require_valid_pods(config: LifecycleConfig) -> None:
                     f"run.kubernetes of {place} in lifecycle.yaml is not what dagster-k8s takes: {error}",
                     hint="write it as the tag dagster-k8s/config, such as {pod_spec_config: {node_selector: {…}}}",
                 ) from error
-
-
-def _warnings_shown(texts: Sequence[str]) -> dict[str, dg.MetadataValue]:
-    """Return the warnings as metadata for the UI page of an asset."""
-    return {"warnings": dg.MetadataValue.md("\n".join(f"- {each}" for each in texts))}
 
 
 def _code_reference(asset: dg.AssetsDefinition) -> dict[str, dg.MetadataValue]:

@@ -172,8 +172,7 @@ def expiration_commit(
     It first records the lineage of the removed snapshots. If that fails, it commits nothing.
     """
     steps, table = opened(context, lifecycle)
-    plan = pipes.newest_plan(steps, table)
-    done = steps.commit_expiration(plan.plan_id, dry_run=config.is_dry(changes))
+    done = steps.commit_expiration(pipes.newest_plan(steps, table).plan_id, dry_run=config.is_dry(changes))
     return Materialized(
         data_version=data_version(done.metadata_location),
         metadata={

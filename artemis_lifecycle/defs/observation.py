@@ -173,7 +173,6 @@ live_table = dg.AssetSpec(
 
 def observed(key: dg.AssetKey, table: str, entry: CatalogEntry) -> dg.AssetObservation:
     """Return the report that `table` has this metadata file."""
-    location = terminal(entry.metadata_location)
     return dg.AssetObservation(
         key,
         partition=partition_key(table),
@@ -181,7 +180,7 @@ def observed(key: dg.AssetKey, table: str, entry: CatalogEntry) -> dg.AssetObser
             "dagster/uri": ui_metadata.uri(entry.metadata_location),
             "metadata_location": ui_metadata.place(entry.metadata_location),
         },
-        tags={DATA_VERSION_TAG: location},
+        tags={DATA_VERSION_TAG: terminal(entry.metadata_location)},
     )
 
 

@@ -279,8 +279,15 @@ def step_requests(lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datet
             reasons[table.table] = verdict.why
         else:
             due.append((table, verdict))
-    # By priority before any limit applies, so that no table waits for those before it in the alphabet.
-    due.sort(key=lambda each: _order(each[0], each[1], now))
+    # By priority before any limit applies, so that no table waits for those before it in the alphabet; among equals,
+    # who waits longest, then the step that opened first.
+    due.sort(
+        key=lambda each: (
+            -_place(*each, now),
+            _ended(*each) or _NEVER,
+            opening(each[0].window, each[1].step or Step.PLAN),
+        )
+    )
     requests: list[dg.RunRequest] = []
     reading_ends = elapsed() + IDLE_FOR
     for table, verdict in due:
@@ -314,12 +321,6 @@ def _place(table: TableWindow, verdict: Verdict, now: datetime) -> int:
     """Return the priority of that step."""
     ended = _ended(table, verdict)
     return priority(None if ended is None else now - ended, table.freeable_bytes)
-
-
-def _order(table: TableWindow, verdict: Verdict, now: datetime) -> tuple[int, datetime, datetime]:
-    """Return the place in a tick: by priority; among equals, who waits longest, then the step that opened first."""
-    opened_at = opening(table.window, verdict.step or Step.PLAN)
-    return -_place(table, verdict, now), _ended(table, verdict) or _NEVER, opened_at
 
 
 def _request(config: LifecycleConfig, table: TableWindow, verdict: Verdict, now: datetime) -> dg.RunRequest:

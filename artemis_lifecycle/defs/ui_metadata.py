@@ -194,8 +194,7 @@ def uri(location: str) -> dg.MetadataValue:
 
 def query(catalog: str, name: str, where: str) -> dg.MetadataValue:
     """Return the Spark SQL query that shows the rows."""
-    statement = terminal(f"SELECT * FROM {catalog}.lifecycle.{name} WHERE {where}")
-    return dg.MetadataValue.text(statement)
+    return dg.MetadataValue.text(terminal(f"SELECT * FROM {catalog}.lifecycle.{name} WHERE {where}"))
 
 
 def deletion(reports: Sequence[DeletionReport]) -> dict[str, int | str]:

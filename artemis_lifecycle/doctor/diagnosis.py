@@ -33,10 +33,16 @@ def diagnose(path: Path | None = None, *, write_probe: bool = False) -> tuple[Ch
     skipped, and says why. No result has a password or a key in it.
     """
     checks, config = _configuration(path)
-    checks += _of_the_machine()
+    machine = (("java", services.java), ("versions", services.versions), ("compiled loops", services.compiled_loops))
+    checks += [checked(*each) for each in machine]
     if config is None:
         return (*checks, Check("all that it names", "skipped", "the configuration cannot be used"))
-    checks += _of_the_configuration(config, write_probe)
+    for warning in config.warnings():
+        checks.append(Check("delays", "warning", warning, "set it above zero in lifecycle.yaml"))
+    checks += services.overwrites(config)
+    checks.append(checked("free space", partial(services.free_space, config)))
+    checks += _of_the_services(config, write_probe)
+    checks.append(checked("executors' Python", partial(services.executors, config)))
     secrets = _secrets(config)
     return tuple(_without(secrets, each) for each in checks)
 
@@ -53,21 +59,6 @@ def _configuration(path: Path | None) -> tuple[list[Check], LifecycleConfig | No
     except LifecycleError as error:
         return [Check("configuration", "failed", error.what, error.hint or "")], config
     return [Check("configuration", "ok", config.absent or "read, and every address is known")], filled
-
-
-def _of_the_machine() -> Iterator[Check]:
-    yield checked("java", services.java)
-    yield checked("versions", services.versions)
-    yield checked("compiled loops", services.compiled_loops)
-
-
-def _of_the_configuration(config: LifecycleConfig, write_probe: bool) -> Iterator[Check]:
-    for warning in config.warnings():
-        yield Check("delays", "warning", warning, "set it above zero in lifecycle.yaml")
-    yield from services.overwrites(config)
-    yield checked("free space", partial(services.free_space, config))
-    yield from _of_the_services(config, write_probe)
-    yield checked("executors' Python", partial(services.executors, config))
 
 
 def _of_the_services(config: LifecycleConfig, write_probe: bool) -> Iterator[Check]:

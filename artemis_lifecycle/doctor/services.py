@@ -370,8 +370,7 @@ def gate(config: LifecycleConfig) -> Check:
     if status.problems:
         do = "artemis gate enable, by the owner of iceberg_tables; see who changed it"
         return Check("lineage gate", "failed", "; ".join(status.problems), do)
-    said = f"refuses commits without lineage to: {', '.join(status.rejecting) or 'none'}"
-    return Check("lineage gate", "ok", said)
+    return Check("lineage gate", "ok", f"refuses commits without lineage to: {', '.join(status.rejecting) or 'none'}")
 
 
 def overwrites(config: LifecycleConfig) -> Iterator[Check]:

@@ -75,13 +75,12 @@ class RemovedParts:
         """Return it with what is unused in `base` at `now_ms`. What is used again loses its time."""
         schemas = unused.schemas | (self.schemas.keys() - base.schemas.keys())
         specs = unused.specs | (self.specs.keys() - base.partition_specs.keys())
-        orders = unused.orders | (self.orders.keys() - base.sort_orders.keys())
         return RemovedParts(
             self.schemas | {number: base.schemas[number] for number in sorted(unused.schemas)},
             self.specs | {number: base.partition_specs[number] for number in sorted(unused.specs)},
             _since(self.specs_unused_since, specs, now_ms),
             self.orders | {number: base.sort_orders[number] for number in sorted(unused.orders)},
-            _since(self.orders_unused_since, orders, now_ms),
+            _since(self.orders_unused_since, unused.orders | (self.orders.keys() - base.sort_orders.keys()), now_ms),
             dict(sorted(unused.witnesses.items())),
             _since(self.schemas_unused_since, schemas, now_ms),
         )
@@ -90,9 +89,8 @@ class RemovedParts:
         """Return what of `unused` may go: of the specs and orders, those that are unused since `before_ms` or longer. A
         writer that began while one was the default may still commit its files; and, in a catalog that does not compare
         whole metadata, a snapshot with a schema that was the current one when it began."""
-        schemas = unused.schemas if compares_whole else _due(self.schemas_unused_since, unused.schemas, before_ms)
         return unused._replace(
-            schemas=schemas,
+            schemas=unused.schemas if compares_whole else _due(self.schemas_unused_since, unused.schemas, before_ms),
             specs=_due(self.specs_unused_since, unused.specs, before_ms),
             orders=_due(self.orders_unused_since, unused.orders, before_ms),
         )

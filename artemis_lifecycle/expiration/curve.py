@@ -166,7 +166,9 @@ class RetentionCurve(Shown):
         curve = panels[0][0]
         most = max(frame["size_in_bytes"], default=0)
         unit, name = size_unit(most)
-        per, span = _span(max(frame["window_days"], default=0))
+        # The units per day of the widest windows, and their name.
+        days, spans = max(frame["window_days"], default=0), ((1.0, "days"), (24.0, "hours"), (1_440.0, "minutes"))
+        per, span = next((each for each in spans if days * each[0] >= 2), (86_400.0, "seconds"))
         windows, held = frame["window_days"] * per, frame["size_in_bytes"] / unit
         # What the longest window holds, any longer window holds too: so the last step also has a width.
         curve.step(
@@ -262,9 +264,3 @@ def _windows(metadata: TableMetadata, now_ms: int) -> list[int]:
     """Return the round windows that are shorter than the table's age, and the first that is not."""
     age = max((now_ms - snapshot.timestamp_ms for snapshot in metadata.snapshots), default=0)
     return list(_ROUND_MS[: bisect_left(_ROUND_MS, age) + 1])
-
-
-def _span(days: float) -> tuple[float, str]:
-    """Return the number of units per day, and the unit's name, for windows of up to `days` days."""
-    spans = ((1.0, "days"), (24.0, "hours"), (1_440.0, "minutes"))
-    return next(((per, name) for per, name in spans if days * per >= 2), (86_400.0, "seconds"))

@@ -376,12 +376,11 @@ def _joined(ranges: pa.Table, cut_ms: int) -> pa.Table:
     begins = np.flatnonzero(np.concatenate([[True], unlike]))
     ends = np.concatenate([begins[1:], [rows]]) - 1
     at_begin, at_end = ranges.take(pa.array(begins)), ranges.take(pa.array(ends))
-    counts = np.add.reduceat(ranges["entries"].to_numpy(), begins)
     columns = {name: at_begin[name] for name in RANGES.names} | {
         "last_ms": at_end["last_ms"],
         "last_snapshot_id": at_end["last_snapshot_id"],
         "metadata_location": at_end["metadata_location"],
-        "entries": pa.array(counts),
+        "entries": pa.array(np.add.reduceat(ranges["entries"].to_numpy(), begins)),
     }
     return pa.table(columns, RANGES)
 

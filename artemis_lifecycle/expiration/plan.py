@@ -330,11 +330,16 @@ def seal_plan(
 
     write_batches(batches(), DELETABLE, f"{folder}/files", stores)
     # A plan that a person asked for by other terms than the policy's is another one: its commit goes by these.
-    others = {
+    content: dict[str, object] = {
+        "table_uuid": metadata.table_uuid,
+        "base": metadata.metadata_location,
+        "expired": list(decision.expired),
+        "refs": sorted(decision.expired_refs),
+        "files": "".join(digests),
         **{name: value for name in _TERMS if (value := getattr(request.settings, name)) not in (None, ())},
         **({} if beside is None else {"beside": hashlib.sha256(beside).hexdigest(), "warnings": warnings}),
     }
-    content_id = _content_id(metadata, decision, "".join(digests), others)
+    content_id = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
     generation = operations.plans.generation(content_id)
     plan_id = content_id if generation == 0 else f"{content_id}-{generation}"
     known = next((each for each in operations.plans.of_table(metadata.table_uuid) if each.plan_id == plan_id), None)
@@ -515,18 +520,6 @@ def _as_texts(kept: Mapping[int, tuple[Reason, ...]]) -> dict[int, tuple[str, ..
     """Return the reasons as texts. Snapshots with the same reasons share one tuple of reasons, and one of texts."""
     words = {id(reasons): tuple(map(str, reasons)) for reasons in {id(each): each for each in kept.values()}.values()}
     return {snapshot: words[id(reasons)] for snapshot, reasons in kept.items()}
-
-
-def _content_id(metadata: TableMetadata, decision: Decision, files_digest: str, others: Mapping[str, object]) -> str:
-    content = {
-        "table_uuid": metadata.table_uuid,
-        "base": metadata.metadata_location,
-        "expired": list(decision.expired),
-        "refs": sorted(decision.expired_refs),
-        "files": files_digest,
-        **others,
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _to_json(plan: ExpirationPlan) -> bytes:

@@ -382,8 +382,7 @@ class _Question:
         try:
             metadata = read_table_metadata(stores, location)
         except LifecycleError as error:
-            neighbor = unreadable_neighbor(stores, self.rules, name, location, error)
-            return _Read(replace(row, error=error.what), neighbor)
+            return _Read(replace(row, error=error.what), unreadable_neighbor(stores, self.rules, name, location, error))
         # Without its history, which is most of it.
         bare = replace(metadata, snapshots=(), snapshot_log=(), refs={}, current_snapshot_id=None)
         read = _Read(row, readable_neighbor(self.rules, name, metadata), bare)
@@ -394,8 +393,7 @@ class _Question:
 
     def _measured(self, metadata: TableMetadata, read: _Read, listed: _Listed | None, *, asked: bool) -> _Read:
         name, stores, problems = read.row.table, self.resources.live_stores, list[str]()
-        settings = retention_settings(self.resources, name)
-        decision = decide(view_of(metadata), settings, milliseconds(self.at))
+        decision = decide(view_of(metadata), retention_settings(self.resources, name), milliseconds(self.at))
         stored, expired = stores.head(metadata.metadata_location), decision.expired
         try:
             effective_policy(self.resources, name).require(EXPIRY)

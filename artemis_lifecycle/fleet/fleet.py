@@ -89,8 +89,7 @@ def unread_readers(config: LifecycleConfig, catalog: CatalogReader, stores: Stor
     """Return the tables that the last deletion or scan by any process could not read, or that cannot be read now, if it
     did not read them; and the folders of other formats that are still there."""
     live = config.catalogs.named_as(catalog.name)
-    root = config.operations.root
-    reached = ReachedFolders(None, stores, str(root), lambda _: LocationRules({}, {}))
+    reached = ReachedFolders(None, stores, str(config.operations.root), lambda _: LocationRules({}, {}))
     pointers, never = readers_in(config.catalogs, catalog)
     problems, newest, unseen = reached.problems(), dict[str, str](), list[str]()
     for name, pointer in pointers.items():
@@ -216,8 +215,7 @@ def _positions(
     for table, window in windows.items():
         policy, plan, by = config.policy(table), uncommitted.get(table), due_by(window)
         own_scans = [scan for scan in scans.get(table, ()) if scan.table_uuid not in dropped]
-        points = trend_of(table, own_scans).points
-        scan_at = next_scan(points, policy.orphans.scan_every, policy.orphans.min_age)
+        scan_at = next_scan(trend_of(table, own_scans).points, policy.orphans.scan_every, policy.orphans.min_age)
         # A later attempt by hand that failed makes nothing undone.
         # A plan under a former policy, such as a backfill's, leaves the window its own.
         mine = (None, policy.retention.digest)

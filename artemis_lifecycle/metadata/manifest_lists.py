@@ -224,8 +224,7 @@ def _open_list(data: bytes, path: str, stores: Stores) -> Container:
 def _added_by(scan: Scan) -> NDArray[np.int64]:
     if "added_snapshot_id" not in scan.longs:
         return np.full(scan.rows, UNKNOWN_SNAPSHOT, np.int64)
-    ids = scan.longs["added_snapshot_id"]
-    return np.where(scan.is_set("added_snapshot_id"), ids, UNKNOWN_SNAPSHOT)
+    return np.where(scan.is_set("added_snapshot_id"), scan.longs["added_snapshot_id"], UNKNOWN_SNAPSHOT)
 
 
 def _check_listed(listed: ListedManifests, snapshot: Snapshot) -> None:
@@ -287,22 +286,22 @@ def manifests_of(stores: Stores, snapshot: Snapshot) -> ManifestList:
         raise encrypted(f"The manifest list of snapshot {snapshot.snapshot_id}", snapshot.manifest_list)
     if snapshot.manifest_list is not None:
         return read_manifest_list(stores, snapshot.manifest_list, expected=snapshot)
-    return ManifestList(None, 0, tuple(map(_inline_entry, snapshot.manifests)))
-
-
-def _inline_entry(path: str) -> ManifestListEntry:
-    return ManifestListEntry(
-        manifest_path=path,
-        manifest_length=UNKNOWN_LENGTH,
-        partition_spec_id=0,
-        content=0,
-        sequence_number=0,
-        min_sequence_number=0,
-        added_snapshot_id=None,
-        added_files_count=None,
-        existing_files_count=None,
-        deleted_files_count=None,
+    entries = (
+        ManifestListEntry(
+            manifest_path=path,
+            manifest_length=UNKNOWN_LENGTH,
+            partition_spec_id=0,
+            content=0,
+            sequence_number=0,
+            min_sequence_number=0,
+            added_snapshot_id=None,
+            added_files_count=None,
+            existing_files_count=None,
+            deleted_files_count=None,
+        )
+        for path in snapshot.manifests
     )
+    return ManifestList(None, 0, tuple(entries))
 
 
 def _list_entry(
@@ -351,19 +350,18 @@ def _list_entry(
         added_rows_count=number("added_rows_count"),
         existing_rows_count=number("existing_rows_count"),
         deleted_rows_count=number("deleted_rows_count"),
-        partitions=tuple(map(_partition_summary, partitions)),
+        # These names have never changed. A summary without the required one has no information about nulls.
+        partitions=tuple(
+            PartitionSummary(
+                contains_null=each.get("contains_null", True),
+                contains_nan=each.get("contains_nan"),
+                lower_bound=each.get("lower_bound"),
+                upper_bound=each.get("upper_bound"),
+            )
+            for each in partitions
+        ),
         first_row_id=number("first_row_id"),
         base=base,
-    )
-
-
-def _partition_summary(record: Mapping[str, Any]) -> PartitionSummary:
-    # These names have never changed. A summary without the required one has no information about nulls.
-    return PartitionSummary(
-        contains_null=record.get("contains_null", True),
-        contains_nan=record.get("contains_nan"),
-        lower_bound=record.get("lower_bound"),
-        upper_bound=record.get("upper_bound"),
     )
 
 

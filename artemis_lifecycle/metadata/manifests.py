@@ -227,8 +227,7 @@ def live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
 
 def _live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
     path = entry.manifest_path
-    container = open_manifest(stores, entry)
-    scan = _scan_entries(container, path, _REACHING, entry.base)
+    scan = _scan_entries(open_manifest(stores, entry), path, _REACHING, entry.base)
     content, counts = checked_scan(scan, entry)
     live = np.flatnonzero(scan.longs["status"] != 2)
     kinds = content[live].astype(np.int8)
@@ -249,8 +248,7 @@ def live_sort_orders(stores: Stores, entry: ManifestListEntry) -> frozenset[int]
     `live_entries` does."""
     path = entry.manifest_path
     with within_memory(path):
-        container = open_manifest(stores, entry)
-        scan = _scan_entries(container, path, (*_REACHING, "sort_order_id"), entry.base)
+        scan = _scan_entries(open_manifest(stores, entry), path, (*_REACHING, "sort_order_id"), entry.base)
         checked_scan(scan, entry)
         live = scan.longs["status"] != 2
         if not scan.has("sort_order_id"):
@@ -294,9 +292,18 @@ Manifest = Container | ParquetManifest
 def open_manifest(stores: Stores, entry: ManifestListEntry) -> Manifest:
     """Return the manifest `entry`, after checking its length and content. Raises UnreadableMetadata."""
     data = read_file(stores, entry.manifest_path)
-    _check_length(data, entry)
+    if entry.manifest_length not in (UNKNOWN_LENGTH, len(data)):
+        raise unreadable(
+            f"The manifest has {len(data)} bytes, and its manifest list records {entry.manifest_length}",
+            entry.manifest_path,
+        )
     container = opened(data, entry.manifest_path, stores.limits)
-    _check_content(container, entry)
+    named = container.header.get("content")
+    if named is not None and named != ("data", "deletes")[entry.content]:
+        raise unreadable(
+            f"The manifest's header says {named}, but its manifest list records content {entry.content}",
+            entry.manifest_path,
+        )
     return container
 
 
@@ -361,23 +368,6 @@ def _scan_entries(container: Manifest, path: str, wanted: tuple[str, ...], base:
 
 
 # --- checks against the level above ---------------------------------------------------------------------------------
-
-
-def _check_length(data: bytes, entry: ManifestListEntry) -> None:
-    if entry.manifest_length not in (UNKNOWN_LENGTH, len(data)):
-        raise unreadable(
-            f"The manifest has {len(data)} bytes, and its manifest list records {entry.manifest_length}",
-            entry.manifest_path,
-        )
-
-
-def _check_content(container: Manifest, entry: ManifestListEntry) -> None:
-    named = container.header.get("content")
-    if named is not None and named != ("data", "deletes")[entry.content]:
-        raise unreadable(
-            f"The manifest's header says {named}, but its manifest list records content {entry.content}",
-            entry.manifest_path,
-        )
 
 
 def check_counts(counts: Sequence[int], entry: ManifestListEntry) -> None:

@@ -104,8 +104,10 @@ class ParquetManifest:
                 ]
                 columns.append(pa.StructArray.from_arrays(values, fields=fields))
             schema, out = self.reader.schema, io.BytesIO()
+            codec = str(self.reader.metadata.row_group(0).column(0).compression) if self.records else "GZIP"
+            codec = {"UNCOMPRESSED": "NONE"}.get(codec, codec)
             with pq.ParquetWriter(
-                out, schema, compression=self._codec(), store_schema=False, store_decimal_as_integer=True
+                out, schema, compression=codec, store_schema=False, store_decimal_as_integer=True
             ) as writer:
                 writer.add_key_value_metadata({**self.header, **header})
                 writer.write_table(pa.Table.from_arrays(columns, schema=schema))
@@ -117,10 +119,6 @@ class ParquetManifest:
 
     def _file_type(self) -> pa.StructType:
         return self.reader.schema.field(self._data_file).type
-
-    def _codec(self) -> str:
-        codec = str(self.reader.metadata.row_group(0).column(0).compression) if self.records else "GZIP"
-        return "NONE" if codec == "UNCOMPRESSED" else codec
 
     def _read(self, columns: list[str] | None = None) -> pa.Table:
         with _naming(self.path):

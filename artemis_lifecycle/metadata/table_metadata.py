@@ -311,7 +311,12 @@ def _table_metadata(data: bytes, metadata_location: str) -> TableMetadata:
     if base is not None:
         format_versions.resolved(base, None, metadata_location)
         format_versions.require_known_keys(msgspec.json.decode(data), metadata_location)
-        _resolve(node, base, metadata_location)
+        # `format_versions.resolve_node` of what was decoded with types.
+        for key, name in format_versions.LOCATIONS.items():
+            field = name.replace("-", "_")
+            for each in getattr(node, key.replace("-", "_")):
+                if isinstance(relative := getattr(each, field), str):
+                    setattr(each, field, format_versions.resolved(relative, base, metadata_location))
     snapshots = tuple(_snapshot(each, base) for each in node.snapshots)
     ids = {snapshot.snapshot_id for snapshot in snapshots}
     if len(ids) != len(snapshots):
@@ -370,15 +375,6 @@ def _texts(nodes: Sequence[msgspec.Raw | bytes], decoder: msgspec.json.Decoder[A
     """Return JSON objects by id, in one spelling, whoever wrote them."""
     with _naming(key):
         return {decoder.decode(each).id or 0: json.dumps(json.loads(bytes(each))) for each in nodes}
-
-
-def _resolve(node: _Table, base: str, path: str) -> None:
-    """`format_versions.resolve_node` of what was decoded with types."""
-    for key, name in format_versions.LOCATIONS.items():
-        field = name.replace("-", "_")
-        for each in getattr(node, key.replace("-", "_")):
-            if isinstance(location := getattr(each, field), str):
-                setattr(each, field, format_versions.resolved(location, base, path))
 
 
 def _snapshot(node: _Snapshot, base: str | None) -> Snapshot:
@@ -449,8 +445,7 @@ def _ref_type(text: str) -> Literal["branch", "tag"]:
 
 def _schemas(node: _Table) -> tuple[Mapping[int, str], int]:
     if isinstance(node.schemas, msgspec.UnsetType) and node.format_version == 1:
-        single = _required(bytes(node.schema) or None, "schema")
-        (schema_id,) = schemas = _texts([single], _SCHEMA, "schema")
+        (schema_id,) = schemas = _texts([_required(bytes(node.schema) or None, "schema")], _SCHEMA, "schema")
         return schemas, schema_id
     current = _required(node.current_schema_id, "current-schema-id")
     schemas = _texts(_required(node.schemas, "schemas"), _SCHEMA, "schemas")
@@ -461,8 +456,7 @@ def _schemas(node: _Table) -> tuple[Mapping[int, str], int]:
 
 def _specs(node: _Table) -> tuple[Mapping[int, str], int]:
     if isinstance(node.partition_specs, msgspec.UnsetType) and node.format_version == 1:
-        fields = _required(node.partition_spec, "partition-spec")
-        return {0: json.dumps({"spec-id": 0, "fields": fields})}, 0
+        return {0: json.dumps({"spec-id": 0, "fields": _required(node.partition_spec, "partition-spec")})}, 0
     default = _required(node.default_spec_id, "default-spec-id")
     specs = _texts(_required(node.partition_specs, "partition-specs"), _SPEC, "partition-specs")
     if default not in specs:

@@ -99,8 +99,7 @@ def kind_by_name(path: str) -> Kind:
         return STATISTICS
     if name.startswith("partition-stats-"):
         return PARTITION_STATISTICS
-    stem = name.rpartition(".")[0]
-    return POSITION_DELETES if stem.endswith("-deletes") else DATA
+    return POSITION_DELETES if name.rpartition(".")[0].endswith("-deletes") else DATA
 
 
 def kinds_by_name(paths: pa.Array) -> pa.Array:

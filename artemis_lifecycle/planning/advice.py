@@ -90,7 +90,6 @@ def _manifests(found: Found, targets: Targets) -> Advice | None:
     per_entry = size / entries
     all_then = math.ceil(size / targets.manifest_bytes)
     then = min(now, all_then, math.ceil(found.in_partition * per_entry / targets.manifest_bytes) + 1)
-    bytes_then = min(bytes_now, round(size * then / all_then))
     return Advice(
         "manifests",
         "artemis compact TABLE --manifests",
@@ -98,7 +97,7 @@ def _manifests(found: Found, targets: Targets) -> Advice | None:
         now,
         then,
         bytes_now,
-        bytes_then,
+        min(bytes_now, round(size * then / all_then)),
     )
 
 

@@ -210,8 +210,17 @@ def plan_query(
     first = _first_pass(stores, snapshot, condition)
     started = time.monotonic()
     read = _read_entries(stores, first.selected, condition)
-    second = _second_pass(first.selected, read, time.monotonic() - started)
-    files = [file for part in read.data for file in part.selected]
+    seconds, files = time.monotonic() - started, [file for part in read.data for file in part.selected]
+    second = Pass(
+        "data files",
+        sum(part.files for part in read.data),
+        len(files),
+        sum(part.size_in_bytes for part in read.data),
+        sum(file.live.size_in_bytes for file in files),
+        len(first.selected),
+        _bytes(first.selected),
+        seconds,
+    )
     paths = [(file.live.path, file.partition.residual) for file in files]
     third, skipped = read_row_groups(stores, paths, query.footers) if query.footers else (None, {})
     known = Found(
@@ -223,6 +232,7 @@ def plan_query(
         delete_sizes=[read.deletes[place].live.size_in_bytes for place in read.used],
     )
     rows = _rows(files, read)
+    counts = [each.live_files_count for each in first.listed.entries if each.content == 0]
     return QueryPlan(
         table=table,
         metadata_location=metadata.metadata_location,
@@ -235,7 +245,7 @@ def plan_query(
         manifests_selected=first.figures.selected,
         delete_manifests_total=sum(each.content == 1 for each in first.listed.entries),
         delete_manifests_selected=sum(each.content == 1 for each in first.selected),
-        files_total=_live_files(first.listed.entries),
+        files_total=None if None in counts else sum(each or 0 for each in counts),
         files_read=second.total,
         files_in_partition=known.in_partition,
         files_selected=len(files),
@@ -339,19 +349,6 @@ def _read_entries(stores: Stores, manifests: Sequence[ManifestListEntry], condit
     return _Read(data, index.deletes, applicable, sorted({place for places in applicable for place in places}))
 
 
-def _second_pass(manifests: Sequence[ManifestListEntry], read: _Read, seconds: float) -> Pass:
-    return Pass(
-        "data files",
-        sum(part.files for part in read.data),
-        sum(len(part.selected) for part in read.data),
-        sum(part.size_in_bytes for part in read.data),
-        sum(file.live.size_in_bytes for part in read.data for file in part.selected),
-        len(manifests),
-        _bytes(manifests),
-        seconds,
-    )
-
-
 def _rows(files: Sequence[Selected], read: _Read) -> pa.Table:
     residuals = {id(file.partition): file.partition for file in files}
     texts = {key: text_of(partition.residual) for key, partition in residuals.items()}
@@ -380,8 +377,3 @@ def _fields(metadata: TableMetadata, ids: set[int]) -> dict[int, NestedField]:
             except ValueError:
                 continue
     return found
-
-
-def _live_files(manifests: Sequence[ManifestListEntry]) -> int | None:
-    counts = [each.live_files_count for each in manifests if each.content == 0]
-    return None if None in counts else sum(each or 0 for each in counts)

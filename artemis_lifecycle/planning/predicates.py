@@ -454,8 +454,7 @@ def _bound(predicate: Any, schema: Schema, table: str, case_sensitive: bool) -> 
         )
     if isinstance(predicate, ex.SetPredicate):
         found = {_literal(each, kind, name, table) for each in predicate.literals}
-        inside = {each for each in found if not isinstance(each, AboveMax | BelowMin)}
-        return predicate.as_bound(term, inside)
+        return predicate.as_bound(term, {each for each in found if not isinstance(each, AboveMax | BelowMin)})
     assert isinstance(predicate, ex.LiteralPredicate)
     if isinstance(predicate, ex.StartsWith | ex.NotStartsWith) and not isinstance(kind, StringType):
         raise BadInput(f"{name} is a {kind}, and LIKE needs a string", table=table, hint=_HINT)
@@ -574,7 +573,9 @@ def _text(bound: Any) -> str:
 
     op, word = _ops()[type(bound)]
     field = bound.term.ref().field
-    name = _name_text(field.name)
+    # As pyiceberg parses a name: others than words are quoted, each part by itself, and a backslash stands for a quote.
+    parts = (part if _WORD.fullmatch(part) else '"' + part.replace('"', "\\") + '"' for part in field.name.split("."))
+    name = ".".join(parts)
     if isinstance(bound, BoundSetPredicate):
         values = sorted(bound.literals, key=lambda each: literal_key(field.field_type, each.value))
         inside = ", ".join(_literal_text(field.field_type, each.value) for each in values)
@@ -585,13 +586,6 @@ def _text(bound: Any) -> str:
     if op in ("starts_with", "not_starts_with"):
         value = value.replace("%", "\\%") + "%"
     return f"{name} {word} {_literal_text(field.field_type, value)}"
-
-
-def _name_text(name: str) -> str:
-    """Return a column's name as pyiceberg parses it: other names than words are quoted, each part on its own, and a
-    backslash stands for a quote."""
-    parts = name.split(".")
-    return ".".join(each if _WORD.fullmatch(each) else '"' + each.replace('"', "\\") + '"' for each in parts)
 
 
 def _literal_text(kind: Any, value: Any) -> str:

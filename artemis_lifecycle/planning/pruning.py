@@ -245,8 +245,7 @@ def matching_entries(
 
     def read(entry: ManifestListEntry) -> Entries:
         spec = condition.of_spec(entry.partition_spec_id, entry.manifest_path)
-        wanted = Wanted(columns, tuple(column.field_id for column in spec.columns))
-        entries = live_statistics(stores, entry, wanted)
+        entries = live_statistics(stores, entry, Wanted(columns, tuple(column.field_id for column in spec.columns)))
         placed = [Selected(live, spec.partition(live.partition)) for live in entries]
         if not condition.reads_all:
             placed = [each for each in placed if each.partition.matches]

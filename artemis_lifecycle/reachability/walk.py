@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -104,13 +104,14 @@ class ReachableSet(Shown):
 
 def reachable_set(table: str, metadata_location: str, snapshot_ids: Collection[int], rows: Rows) -> ReachableSet:
     """Return `rows` (columns path, kind, size_in_bytes; one row per file) with their counts by kind."""
-    totals = _totals(rows.map(_counted, _COUNTED).table())
+    counted = rows.map(_counted, _COUNTED).table().group_by("kind")
+    totals = counted.aggregate([("files", "sum"), ("bytes", "sum")]).sort_by("kind").to_pylist()
     return ReachableSet(
         table=table,
         metadata_location=metadata_location,
         snapshot_ids=tuple(snapshot_ids),
-        counts={row["kind"]: row["files"] for row in totals},
-        size_in_bytes=sum(row["bytes"] for row in totals),
+        counts={row["kind"]: row["files_sum"] for row in totals},
+        size_in_bytes=sum(row["bytes_sum"] for row in totals),
         _rows=rows,
     )
 
@@ -123,12 +124,6 @@ def _counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = pa.table(batch).group_by("kind").aggregate([("path", "count"), ("size_in_bytes", "sum")])
         named = found.select(["kind", "path_count", "size_in_bytes_sum"]).rename_columns(_COUNTED.names)
         yield from named.cast(_COUNTED).to_batches()
-
-
-def _totals(counted: pa.Table) -> list[dict[str, Any]]:
-    """Return one row per kind, sorted by name."""
-    found = counted.group_by("kind").aggregate([("files", "sum"), ("bytes", "sum")]).sort_by("kind")
-    return [{"kind": row["kind"], "files": row["files_sum"], "bytes": row["bytes_sum"]} for row in found.to_pylist()]
 
 
 FILES = "path string, kind string, size_in_bytes bigint, location string"

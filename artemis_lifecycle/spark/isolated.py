@@ -160,8 +160,7 @@ def _limit(memory: int | None) -> None:
     most, (_, hard) = resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_AS)
     with suppress(ValueError, OSError):  # macOS has neither the file nor the limit.
         if memory is not None:
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            most = pages * resource.getpagesize() + memory + _SPARE
+            most = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + memory + _SPARE
         resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 

@@ -161,9 +161,8 @@ def ahead_of_clock(error: Exception, table: str | None, last_commit: Callable[[]
 def _refusal(error: Exception, names: set[str], table: str | None) -> Refused | None:
     """Return the error for a commit that the lineage gate, the catalog or Iceberg rejects; None for any other."""
     if _REJECTED in names:
-        java = next(each for each in _chain(error) if _REJECTED in classes_of(each))
         return LineageRejected(
-            str(java.getMessage()),
+            str(next(each for each in _chain(error) if _REJECTED in classes_of(each)).getMessage()),
             table=table,
             untouched="the table",
             hint="set the keys: write options snapshot-property.KEY, or spark.sql.catalog.NAME.lineage.default.KEY",
@@ -282,8 +281,7 @@ def worker_errors() -> Iterator[None]:
                 raise
             raise known from error
         name, message = raised[-1]
-        kind = getattr(errors, name, errors.LifecycleError)
-        raise _restored(kind, message.strip()) from error
+        raise _restored(getattr(errors, name, errors.LifecycleError), message.strip()) from error
 
 
 def _restored(kind: type[errors.LifecycleError], message: str) -> errors.LifecycleError:

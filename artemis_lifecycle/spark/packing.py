@@ -84,13 +84,13 @@ def _required() -> dict[str, Distribution]:
                 ) from error
             for each in map(Requirement, own.requires or ()):
                 is_wanted = each.marker is None or each.marker.evaluate({"extra": extra})
-                if is_wanted and not each.name.startswith(_NOT_FOR_TASKS) and (not extra or _is_installed(each.name)):
+                if (
+                    is_wanted
+                    and not each.name.startswith(_NOT_FOR_TASKS)
+                    and (not extra or any(distributions(name=each.name)))
+                ):
                     left.append(each)
     return found
-
-
-def _is_installed(name: str) -> bool:
-    return next(iter(distributions(name=name)), None) is not None
 
 
 def _files(found: dict[str, Distribution]) -> Iterator[tuple[str, Path]]:

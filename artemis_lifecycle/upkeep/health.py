@@ -332,8 +332,7 @@ def _with_work(target: int, parts: pa.Table) -> pa.Table:
         ("delete_bytes", "bytes", pc.invert(is_data)),
     ):
         found[name] = pc.if_else(counts, whole.column(column), 0)
-    names = [name for name in found if name != "partition"]
-    summed = _sums(pa.table(found), ["partition"], names)
+    summed = _sums(pa.table(found), ["partition"], [name for name in found if name != "partition"])
     return summed.filter(pc.greater(pc.add(summed.column("rewritable"), summed.column("delete_files")), 0))
 
 

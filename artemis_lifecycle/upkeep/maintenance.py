@@ -140,8 +140,7 @@ class Measuring:
 
     def history(self, table: str) -> HealthHistory:
         """Return the table's recorded scores, oldest first. Raises NoSuchTable."""
-        points = self.resources.operations.health.history(self.steps.table_uuid(table))
-        return HealthHistory(table, points)
+        return HealthHistory(table, self.resources.operations.health.history(self.steps.table_uuid(table)))
 
     def _record(self, state: TableState) -> HealthRecord | None:
         """Return what was measured of the table's metadata file; None if nothing was."""
@@ -191,8 +190,7 @@ class Measuring:
         """The snapshots that the table's policy let go at `now`."""
         known = keepers(self.resources, state.name, state.metadata.table_uuid)
         settings = retention_settings(self.resources, state.name)
-        decision = decide(view_of(state.metadata), settings, milliseconds(now), **known)
-        return frozenset(decision.expired)
+        return frozenset(decide(view_of(state.metadata), settings, milliseconds(now), **known).expired)
 
     def _unrecorded(self, metadata: TableMetadata, before: datetime) -> list[datetime]:
         """When the snapshots were committed that the ledger lacks, those before an instant."""

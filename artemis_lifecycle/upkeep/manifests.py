@@ -148,7 +148,6 @@ def snapshots_to_expire(metadata: TableMetadata, older_than_ms: int, now_ms: int
     if after_commit and head is not None:
         new = SnapshotView(max(each.snapshot_id for each in history.snapshots) + 1, head, now_ms)
         refs = {**history.refs, MAIN_BRANCH: replace(history.refs[MAIN_BRANCH], snapshot_id=new.snapshot_id)}
-        snapshots = [*history.snapshots, new]
-        history = replace(history, snapshots=snapshots, refs=refs, current_snapshot_id=new.snapshot_id)
+        history = replace(history, snapshots=[*history.snapshots, new], refs=refs, current_snapshot_id=new.snapshot_id)
     settings = RetentionSettings(rule="iceberg", older_than_ms=older_than_ms, retain_last=1)
     return len(decide(history, settings, now_ms).expired)

@@ -148,8 +148,7 @@ class Publishing:
         for table in sorted(RESULT_TABLES):
             if not self.resources.live_catalog.exists(table) or not self._may_compact(table):
                 continue
-            done = self._foreseen(table, now) if dry_run else self._compacted(table, now)
-            rewritten[table], expired[table] = done
+            rewritten[table], expired[table] = self._foreseen(table, now) if dry_run else self._compacted(table, now)
         return ResultTablesCompacted(dry_run, rewritten, expired)
 
     def _may_compact(self, table: str) -> bool:

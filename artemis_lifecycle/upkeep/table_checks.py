@@ -90,8 +90,7 @@ class TableChecks:
 
     def _summaries(self, state: TableState) -> Verdict:
         policy = self._policy(state)
-        requirements = LineageRequirements.from_config(policy.lineage)
-        return lineage.judge_summaries(state.metadata, requirements, policy.checks)
+        return lineage.judge_summaries(state.metadata, LineageRequirements.from_config(policy.lineage), policy.checks)
 
     def _listing(self, state: TableState) -> Listing | None:
         record = self.resources.operations.scans.latest_listing(state.metadata.table_uuid)

@@ -211,7 +211,13 @@ def remove_documents(stores: Stores, removal: Removal, table: str, check: Callab
         counts[each.role] += 1
         if each.role == "snapshot":
             _put_back_unless_following(stores, removal, each, table)
-    _write_hints(stores, removal)
+    # As Paimon does at the end: until then, a hint that names none is ignored. A hint that another expiration moved
+    # further stays.
+    for kind, oldest in (("snapshot", removal.following), ("changelog", removal.first_changelog)):
+        if oldest is not None:
+            known = read_hint(stores, f"{removal.folder}/{kind}", EARLIEST)
+            if known is None or known < oldest:
+                _write_hint(stores, f"{removal.folder}/{kind}", EARLIEST, oldest)
     return Removed(counts["snapshot"], counts["changelog"], counts["tag"])
 
 
@@ -297,21 +303,6 @@ def _delete(stores: Stores, path: str) -> None:
             untouched="it, and all files that it reaches",
             hint="run the step again; it continues here",
         )
-
-
-def _write_hints(stores: Stores, removal: Removal) -> None:
-    """Write where the oldest snapshot and changelog are, as Paimon does at the end: until then, a hint that names none
-    is ignored. A hint that another expiration moved further stays."""
-    if removal.following is not None:
-        _raise_hint(stores, f"{removal.folder}/snapshot", removal.following)
-    if removal.first_changelog is not None:
-        _raise_hint(stores, f"{removal.folder}/changelog", removal.first_changelog)
-
-
-def _raise_hint(stores: Stores, folder: str, number: int) -> None:
-    known = read_hint(stores, folder, EARLIEST)
-    if known is None or known < number:
-        _write_hint(stores, folder, EARLIEST, number)
 
 
 def read_hint(stores: Stores, folder: str, name: str) -> int | None:
@@ -429,7 +420,13 @@ class PaimonState:
         try:
             table = self._current()
         except NoSuchTable as error:
-            raise self._gone(f"The warehouse has no table {self.table} any more") from error
+            raise StalePlan(
+                f"The warehouse has no table {self.table} any more",
+                table=self.table,
+                untouched="all files of the job that were not deleted before",
+                hint="find out who changed the warehouse; if the table is gone for good, artemis close "
+                f"{self._deletion.job_id}",
+            ) from error
         require_uuid(self.table, table.table_uuid, self.table_uuid)
         return table
 
@@ -465,15 +462,6 @@ class PaimonState:
         if self._later is None:
             self._later = [(CURRENT_METADATA, hash_texts(self._needed, self._rules, self.other_names))]
         return self._later
-
-    def _gone(self, what: str) -> StalePlan:
-        return StalePlan(
-            what,
-            table=self.table,
-            untouched="all files of the job that were not deleted before",
-            hint="find out who changed the warehouse; if the table is gone for good, artemis close "
-            f"{self._deletion.job_id}",
-        )
 
 
 def needed_files(table: PaimonTable, rules: LocationRules) -> set[str]:

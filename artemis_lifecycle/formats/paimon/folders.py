@@ -94,8 +94,7 @@ def _value(row: bytes, at: int, arity: int, kind: str, legacy: bool) -> str | No
     reading = None if match is None else _READINGS.get(match[1])
     if match is None or reading is None or (match[4] and "WITHOUT" not in match[4]):
         raise UnknownType(f"its text for a column of type {kind} is not known")
-    sizes = [int(size) for size in (match[2], match[3]) if size is not None]
-    return reading(row, start, sizes, legacy)
+    return reading(row, start, [int(size) for size in (match[2], match[3]) if size is not None], legacy)
 
 
 _Reading = Callable[[bytes, int, Sequence[int], bool], str]
@@ -103,10 +102,6 @@ _Reading = Callable[[bytes, int, Sequence[int], bool], str]
 
 def _number(code: str, row: bytes, start: int, sizes: Sequence[int], legacy: bool) -> str:
     return str(struct.unpack_from(code, row, start)[0])
-
-
-def _flag(row: bytes, start: int, sizes: Sequence[int], legacy: bool) -> str:
-    return "true" if row[start] else "false"
 
 
 def _bytes(row: bytes, start: int) -> bytes:
@@ -117,10 +112,6 @@ def _bytes(row: bytes, start: int) -> bytes:
     if size < 0 or offset < 0 or offset + size > len(row):
         raise UnknownType("it ends before its values do")
     return row[offset : offset + size]
-
-
-def _characters(row: bytes, start: int, sizes: Sequence[int], legacy: bool) -> str:
-    return _bytes(row, start).decode()
 
 
 def _date(row: bytes, start: int, sizes: Sequence[int], legacy: bool) -> str:
@@ -163,8 +154,8 @@ def _timestamp(row: bytes, start: int, sizes: Sequence[int], legacy: bool) -> st
 
 
 _READINGS: Mapping[str, _Reading] = {
-    **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), _characters),
-    "BOOLEAN": _flag,
+    **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), lambda row, start, *_: _bytes(row, start).decode()),
+    "BOOLEAN": lambda row, start, *_: "true" if row[start] else "false",
     "TINYINT": partial(_number, "<b"),
     "SMALLINT": partial(_number, "<h"),
     **dict.fromkeys(("INT", "INTEGER"), partial(_number, "<i")),

@@ -82,7 +82,10 @@ class PaimonProcedures:
         overrides = parse_options(options)
         waits = is_async({**self.tables.read(table).main.schema.options, **overrides})
         if not dry_run:
-            self._finish_tags(table)
+            # A call of `expire_tags` that was killed is finished first.
+            begun = self.tables.begun(table)
+            if begun is not None and begun.expired_refs:
+                self._expire(begun, waits=is_async(self.tables.read(table).main.schema.options), dry_run=False)
         plan = self.tables.plan(
             table,
             now,
@@ -139,12 +142,6 @@ class PaimonProcedures:
     def _modified_at(self, tag: Document) -> datetime | None:
         head = self.tables.resources.live_stores.head(tag.path)
         return None if head is None or head.last_modified is None else _local(head.last_modified)
-
-    def _finish_tags(self, table: str) -> None:
-        """Finish a call of `expire_tags` that was killed."""
-        begun = self.tables.begun(table)
-        if begun is not None and begun.expired_refs:
-            self._expire(begun, waits=is_async(self.tables.read(table).main.schema.options), dry_run=False)
 
     def _expire(self, plan: ExpirationPlan, *, waits: bool, dry_run: bool) -> Expired:
         summary = plan.summary

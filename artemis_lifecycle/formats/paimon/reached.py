@@ -344,8 +344,7 @@ def _without(parts: Sequence[Candidate], kept: PaimonFiles, stores: Stores) -> p
             # A later reason wins: the last that reached the file.
             rows[int(hashes[row])] = (paths[row].as_py(), kind, int(sizes[row]), reason)
     unsized = [key for key, (_, _, size, _) in rows.items() if size == 0]
-    heads = stores.heads([rows[key][0] for key in unsized])
-    for key, head in zip(unsized, heads, strict=True):
+    for key, head in zip(unsized, stores.heads([rows[key][0] for key in unsized]), strict=True):
         path, kind, _, reason = rows[key]
         rows[key] = (path, kind, 0 if head is None else head.size_in_bytes, reason)
     columns: Mapping[str, list[object]] = {

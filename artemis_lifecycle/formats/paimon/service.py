@@ -236,7 +236,8 @@ class PaimonTables:
         instant, reader = self.resources.instant("now", now), self.reader(table)
         found, _ = whole_table(reader, lambda: self.read(table))
         decision = self._decide(found, self.options(found), instant)
-        files = files_of(reader, _after(found, decision))
+        gone = (*decision.snapshots, *decision.changelogs)
+        files = files_of(reader, without(found, gone, map(changelog_of, decision.outlived)))
         rows = Runner(self.resources.start_spark).rows(_one_per_file(files))
         return reachable_set(table, files.metadata.metadata_location, tuple(decision.rule.kept), rows)
 
@@ -299,14 +300,13 @@ class PaimonTables:
                 found, MAIN, decision.snapshots, decision.changelogs, decision.outlived, decision.following
             )
             removal = replace(removal, first_changelog=decision.first_changelog, overrides=overrides)
-            gone = (*decision.snapshots, *decision.changelogs)
             plan = self.seal(
                 reader,
                 found,
                 PlanRequest(table, metadata_of(found), options.settings, instant, NO_KEEPERS),
                 replace(decision.rule, expired_refs=()),
                 removal,
-                gone,
+                (*decision.snapshots, *decision.changelogs),
                 decision.outlived,
                 decision.following,
                 stale=earlier,
@@ -496,11 +496,6 @@ class PaimonTables:
             in_table = len(files_of(self.reader(plan.table), table).hashes)
         amount = Amount(files, plan.summary.size_in_bytes, in_table)
         require_approval(plan.plan_id, plan.table, limits, amount, approved_by=record.approved_by)
-
-
-def _after(table: PaimonTable, decision: PaimonDecision) -> PaimonTable:
-    gone = (*decision.snapshots, *decision.changelogs)
-    return without(table, gone, map(changelog_of, decision.outlived))
 
 
 def _has_begun(table: PaimonTable, removal: Removal) -> bool:

@@ -247,7 +247,9 @@ def metadata_of(table: PaimonTable) -> TableMetadata:
         current_schema_id=schema.schema_id,
         schemas={each.schema_id: each.text for each in main.schemas},
         default_spec_id=0,
-        partition_specs={0: _spec(schema)},
+        partition_specs={
+            0: json.dumps({"spec-id": 0, "fields": [{"name": name} for name, _ in schema.partition_keys]})
+        },
     )
 
 
@@ -263,10 +265,6 @@ def _snapshot(document: Document, table: PaimonTable, present: set[int]) -> Snap
         schema_id=document.schema_id,
         summary=SnapshotSummary(document.commit_kind.lower(), properties),
     )
-
-
-def _spec(schema: Schema) -> str:
-    return json.dumps({"spec-id": 0, "fields": [{"name": name} for name, _ in schema.partition_keys]})
 
 
 # --- layout -----------------------------------------------------------------------------------------------------------

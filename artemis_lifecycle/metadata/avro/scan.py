@@ -305,8 +305,7 @@ class Scan:
 
     def with_texts(self, field: str, texts: pa.Array) -> Scan:
         """Return the scan with other texts in a field, one for each record."""
-        found = texts.cast(pa.large_string())
-        offsets, data = text_buffers(found)
+        offsets, data = text_buffers(texts.cast(pa.large_string()))
         starts, sizes = (
             offsets[:-1] - offsets[0] + len(self.data),
             np.where(self.sizes[field] < 0, -1, np.diff(offsets)),

@@ -170,8 +170,7 @@ def _manifests(view: IndexView, numbers: NDArray[np.int64], last: NDArray[np.int
 
 def _lists(view: IndexView, chosen: NDArray[np.bool_]) -> _Named:
     """Return the manifest lists of the chosen snapshots."""
-    places = view.order[chosen]
-    sizes = dict(zip(places.tolist(), view.state.list_sizes[chosen].tolist(), strict=True))
+    sizes = dict(zip(view.order[chosen].tolist(), view.state.list_sizes[chosen].tolist(), strict=True))
     paths = {
         place: snapshot.manifest_list
         for place, snapshot in enumerate(view.metadata.snapshots)
@@ -245,8 +244,7 @@ def _respelled(
     for number in spelled.tolist():
         by_location: dict[str, list[int]] = {}
         for index in np.flatnonzero(group == number).tolist():
-            location = normalize(every.path(int(order[index])), view.index.rules)
-            by_location.setdefault(location, []).append(index)
+            by_location.setdefault(normalize(every.path(int(order[index])), view.index.rules), []).append(index)
         for place, indexes in enumerate(by_location.values()):
             target = number if place == 0 else following
             following += place > 0

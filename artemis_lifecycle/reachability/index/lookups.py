@@ -28,8 +28,7 @@ def reaches(view: IndexView, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return whether any snapshot of the metadata reaches a file with each location hash (`storage.location_hash`):
     manifest lists, manifests, entries, statistics files. Two locations with one hash count as one, which can only keep
     a file."""
-    everything = view.chosen([snapshot.snapshot_id for snapshot in view.metadata.snapshots])
-    listed = view.state.listed_by(everything)
+    listed = view.state.listed_by(view.chosen([snapshot.snapshot_id for snapshot in view.metadata.snapshots]))
     found = np.ones(len(hashes), np.bool_)
     rows = not_among_entries(view, hashes, listed)
     found[rows] = np.isin(hashes[rows], above_entries(view, listed, set()))

@@ -39,8 +39,7 @@ def read_lists(stores: Stores, snapshots: Sequence[Snapshot], threads: int = 1) 
     It also raises UnreadableMetadata if two lists disagree about a manifest with the same path and length.
     """
     lists = list(threaded(lambda snapshot: listed_manifests(stores, snapshot), snapshots, threads))
-    every = joined(Manifests.none(), *(listed.manifests for listed in lists))
-    distinct, numbers = _distinct(every)
+    distinct, numbers = _distinct(joined(Manifests.none(), *(listed.manifests for listed in lists)))
     bounds = np.cumsum([0, *(len(listed.manifests) for listed in lists)])
     return ListChunk(np.array([listed.size_in_bytes for listed in lists], np.int64), bounds, numbers, distinct)
 

@@ -123,11 +123,10 @@ class IndexState:
             # If a manifest was never opened, a count that its list lacks is still unknown.
             wrong = np.flatnonzero((recorded >= 0) & (held >= 0) & (recorded != held))
             if len(wrong):
-                row = int(rows[wrong[0]])
                 raise UnreadableMetadata(
                     f"The manifest has {held[wrong[0]]} {name} entries, and a manifest list records "
                     f"{recorded[wrong[0]]}",
-                    path=found.path(row),
+                    path=found.path(int(rows[wrong[0]])),
                     untouched="the table and all its files",
                     hint="find out which list is damaged; nothing of this table is planned or deleted until they agree",
                 )

@@ -99,8 +99,7 @@ def rows_of(index: ManifestIndex, state: IndexState, manifests: NDArray[np.int64
         data = index.read_part(state.segments[int(state.segment_of[first])].name, start, length)
         for number in run:
             at = int(state.block_offsets[number]) - start
-            block = data[at : at + int(state.block_lengths[number])]
-            rows = read_block(block, int(state.block_checksums[number]))
+            rows = read_block(data[at : at + int(state.block_lengths[number])], int(state.block_checksums[number]))
             expected = int(state.manifests.existing[number] + state.manifests.added[number])
             if len(rows) != expected:
                 raise DamagedIndex(f"a block has {len(rows)} rows, but the manifest has {expected}")
