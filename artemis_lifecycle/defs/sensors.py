@@ -283,8 +283,8 @@ def step_requests(lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datet
     # who waits longest, then the step that opened first.
     due.sort(
         key=lambda each: (
-            -_place(*each, now),
-            _ended(*each) or _NEVER,
+            -_place(each[0], each[1], now),
+            _ended(each[0], each[1]) or _NEVER,
             opening(each[0].window, each[1].step or Step.PLAN),
         )
     )
