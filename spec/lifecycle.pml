@@ -345,6 +345,14 @@ inline check(path) {
     fi
 }
 
+/* A hold stops commits and deletions. That a handoff and a listing wait for it, too, saves states and no more: neither
+   takes anything away. In a replay both go on. */
+#ifdef REPLAY
+#define may_prepare true
+#else
+#define may_prepare (!held)
+#endif
+
 proctype Expirer() if_alive {
 end: do
     /* expiration/plan.py: by the window, or (only S1) by id, or because a ref keeps S0 */
@@ -356,7 +364,7 @@ end: do
     :: d_step { plan == NONE && plans < PLANS && !held && (snaps & S2) -> seal(S2); say("expirer: plans the expiration of S2\n") }
 #if COLD
     /* walk/cold_tier.py hand_off: copy, verify, publish; or it dies after the copies */
-    :: d_step { plan == OPEN && !held && !(on(TIERS) && same_place) ->
+    :: d_step { plan == OPEN && may_prepare && !(on(TIERS) && same_place) ->
         if
         :: on(COPY_HANDOFF) -> copy_from_live()
         :: else -> cold = cold | (reads(promised) & live & ~is_in_ledger); ledger = ledger | (reads(promised) & live)
@@ -588,8 +596,8 @@ inline scan_check(path) {
 proctype Scanner() if_alive {
 end: do
     /* orphans/scan.py: the listing ends, then the metadata is read */
-    :: d_step { sstate == NONE && on(AFTER_LISTING) && !held -> sl = live; sstate = LISTING; say("scanner: lists the table's folders\n") }
-    :: d_step { sstate == NONE && !on(AFTER_LISTING) && !held -> sr = metadata_as_read; sstate = LISTING; say("scanner: reads the metadata\n") }
+    :: d_step { sstate == NONE && on(AFTER_LISTING) && may_prepare -> sl = live; sstate = LISTING; say("scanner: lists the table's folders\n") }
+    :: d_step { sstate == NONE && !on(AFTER_LISTING) && may_prepare -> sr = metadata_as_read; sstate = LISTING; say("scanner: reads the metadata\n") }
     /* orphans/scan.py scan_orphans: a stop seals nothing */
     :: d_step { sstate == LISTING ->
         if :: on(AFTER_LISTING) -> sr = metadata_as_read :: else -> sl = live fi;

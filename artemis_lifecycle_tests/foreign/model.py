@@ -134,6 +134,8 @@ class Model:
                 if snapshot not in ways and self._answers(way, files, snapshot):
                     ways[snapshot] = way
         live = [each for each in objects if each.catalog == self.world.live and each.namespace != "lifecycle"]
+        # A table that came back has another end before it.
+        self.approved.difference_update(self._uuid(each) for each in live)
         views = {on_disk(each.location) for each in live if each.kind == "VIEW"}
         files_of_others = {Path(path) for path in self.world.in_flight} | self.world.untouchable | views
         return Observation(
@@ -269,15 +271,15 @@ class Model:
         if not self.world.flipped.isdisjoint(str(on_disk(path)) for path in after.in_cold.get(snapshot, ())):
             # Others changed its only copy's bytes, before it was the only one.
             return False
-        if was.table_uuid in self.world.unarchived and snapshot not in after.in_live:
-            return was.kind in ("dropped", "future") and step in LISTING_STEPS and was.table_uuid not in self.approved
-        if was.kind == "plan":
-            return snapshot not in self.given_up and after.plans.get(was.by) not in ("closed", "superseded")
         if was.kind == "dropped" and was.table_uuid not in self.noticed:
             return False
         if was.kind == "future" and was.location not in self.pointers and not self._lost_its_own(snapshot, was):
             # What a commit took up that nobody saw, and that its catalog lost.
             return False
+        if was.table_uuid in self.world.unarchived and snapshot not in after.in_live:
+            return was.kind in ("dropped", "future") and step in LISTING_STEPS and was.table_uuid not in self.approved
+        if was.kind == "plan":
+            return snapshot not in self.given_up and after.plans.get(was.by) not in ("closed", "superseded")
         if was.kind in ("dropped", "future"):
             return step in LISTING_STEPS and was.table_uuid not in self.approved
         return True

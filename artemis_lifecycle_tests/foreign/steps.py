@@ -358,7 +358,11 @@ def clear_dropped(actors: Actors, draw: Draw) -> None:
     work = lambda: actors.lifecycle.delete_dropped(scan)  # noqa: E731
     said = ("approved" if approved else "", "in time" if in_time else "")
     actors.step("delete_dropped", work, scan.table, *said, dies=dies)
-    actors.forget_end(scan.table_uuid)
+    (is_over,) = world.query(
+        "SELECT bool_and(gone_at IS NOT NULL) FROM lifecycle.known_tables WHERE table_uuid = %s", scan.table_uuid
+    )[0]
+    if not is_over:
+        actors.forget_end(scan.table_uuid)
 
 
 # --- another installation ---------------------------------------------------------------------------------------------
