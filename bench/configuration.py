@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ def config_in(
     defaults: Mapping[str, Any],
     warehouse: str | None = None,
     memory: str | None = None,
+    roots: Sequence[str] = (),
     **catalog: Any,
 ) -> LifecycleConfig:
-    """Catalogs `live_<folder>` and `cold_<folder>`. `warehouse` has `{}` for the tier; `memory` is the driver's."""
+    """Catalogs `live_<folder>`, with `roots`, and `cold_<folder>`. `warehouse` has `{}` for the tier; `memory` is the
+    driver's."""
     return LifecycleConfig.model_validate(
         {
             "catalogs": {
@@ -27,6 +29,7 @@ def config_in(
                     "name": f"{tier}_{folder.name.replace('-', '_')}",
                     "uri": uri,
                     "warehouse": (warehouse or f"file:{folder}/{{}}").format(tier),
+                    **({"roots": roots} if roots and tier == "live" else {}),
                     **catalog,
                 }
                 for tier in ("live", "cold")

@@ -301,16 +301,19 @@ class Bench:
 
     def _sealed(self, table: str, frame: DataFrame) -> Listing:
         lifecycle = self.lifecycle
-        return given_listing(
+        state = lifecycle.steps.table_state(table)
+        listing = given_listing(
             self.spark,
             lifecycle.live_stores,
             frame,
-            listed_locations(lifecycle.resources, lifecycle.steps.table_state(table), None),
+            listed_locations(lifecycle.resources, state, None),
             taken_at=lifecycle.operations.clock.now(),
             root=lifecycle.root,
             clock=lifecycle.operations.clock.now,
             rules=lifecycle.rules(table),
         )
+        lifecycle.operations.scans.store_listing(listing.record(state.metadata.table_uuid, state.name))
+        return listing
 
     def _names_more(self, files: DataFrame, planted: Sequence[str]) -> bool:
         found = _paths(files)
