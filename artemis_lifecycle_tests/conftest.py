@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import psutil
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
 from sqlalchemy import make_url, text
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
 def pytest_configure(config: pytest.Config) -> None:
     # A test process has millions of objects, and each collection searches all of them for cycles.
     gc.set_threshold(100_000, 20, 20)
+    # For a handful of rows, Arrow's threads wake each other more often than they work: a tenth of some tests' time.
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
     _end_servers_at_once()
     config.addinivalue_line("markers", "nightly: a long test, which `make nightly` runs and `make test` skips")
     config.addinivalue_line("markers", "no_guardian(reason): the guardian does not check this test; says why")
