@@ -250,10 +250,21 @@ def require_nothing_missing(
     stores: Stores, files: ReachedFiles, listing: Listing, parts: Sequence[ListedPart], rules: LocationRules, table: str
 ) -> None:
     """Look up each file that a snapshot older than `listing` reaches below its locations and that the listing lacks (by
-    `parts`; a checksum file does not stand for its file). Raises MissingFile if the store does not have one either."""
+    `parts`; a checksum file does not stand for its file). Raises MissingFile if the store does not have one either, and
+    for more than are looked up."""
     began = milliseconds(listing.started_at)
     listed = files_themselves(parts)
-    unlisted = files.outside(began, listed, listed_folders(listing, rules), at_most=LOOKED_UP)
+    unlisted = files.outside(began, listed, listed_folders(listing, rules), at_most=LOOKED_UP + 1)
+    if len(unlisted) > LOOKED_UP:
+        raise MissingFile(
+            f"The listing lacks more than {LOOKED_UP:,} files that snapshots reach, too many to look up each, e.g. "
+            f"{', '.join(unlisted[:_SHOWN])}: it is not of the whole table, or they were lost",
+            table=table,
+            path=unlisted[0],
+            untouched="all files",
+            hint="list the table again, or give no listing of your own; orphans.missing_files: ignore lets scans "
+            "go on without",
+        )
     # A file exists if it was written after the listing, by a writer whose clock is behind.
     found = threaded(stores.head, unlisted, stores.readers(listing.locations[0], _HEADS))
     missing = [path for path, file in zip(unlisted, found, strict=True) if file is None]

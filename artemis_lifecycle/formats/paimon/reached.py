@@ -35,7 +35,7 @@ from artemis_lifecycle.metadata import types
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.metadata.unreadable import unreadable
 from artemis_lifecycle.reachability.index.files import DELETABLE
-from artemis_lifecycle.reachability.index.lookups import Meant
+from artemis_lifecycle.reachability.index.lookups import Meant, directly_in
 from artemis_lifecycle.storage.location import LocationRules, among, distinct, hash_column
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
@@ -282,8 +282,8 @@ class PaimonFiles:
         found: list[str] = []
         for reaches in (old, young):
             for _, paths, theirs, _ in PaimonFiles(self.metadata, self.reader, reaches).rows():
-                missing = paths.filter(pa.array(~among(hashes, theirs))).to_pylist()
-                found += [path for path in missing if is_meant(path.rpartition("/")[0])][: at_most - len(found)]
+                missing = paths.filter(pa.array(~among(hashes, theirs)))
+                found += directly_in(missing, is_meant)[: at_most - len(found)]
         return found
 
 

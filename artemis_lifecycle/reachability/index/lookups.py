@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from artemis_lifecycle.metadata.types import ManifestListEntry
@@ -86,12 +87,20 @@ def _numbers_with(view: IndexView, location: str) -> Iterator[int]:
         places = distinct(owners[first:behind])
         members = np.flatnonzero((state.segment_of == segment) & np.isin(state.place_of, places))
         for number, rows in rows_of(view.index, state, members):
-            if any(normalize(path, rules) == location for path in _paths_with(rows, wanted, view)):
+            if any(normalize(path, rules) == location for path in _paths_with(rows, wanted, view).to_pylist()):
                 yield number
 
 
 Meant = Callable[[str], bool]
 """Whether a folder is asked about."""
+
+
+def directly_in(paths: pa.Array, is_meant: Meant) -> list[str]:
+    """Return those of many paths whose folder `is_meant`, which is asked once for each."""
+    folders = pc.replace_substring_regex(paths, "/[^/]*$", "")
+    meant = [folder for folder in folders.unique().to_pylist() if is_meant(folder)]
+    found: list[str] = paths.filter(pc.is_in(folders, pa.array(meant, paths.type))).to_pylist()
+    return found
 
 
 @query
@@ -100,7 +109,6 @@ def outside(
 ) -> list[str]:
     """Return paths of lists, manifests and entries, of folders `is_meant`, that the given snapshots reach and whose
     location hash is not in `hashes` (sorted, unique); at most `at_most`."""
-    is_meant = cache(is_meant)
     state, chosen = view.state, view.chosen(snapshot_ids)
     listed = state.listed_by(chosen)
     ids = {int(each) for each in state.snapshot_ids[chosen]}
@@ -109,7 +117,8 @@ def outside(
     open_lists = [lists[row] for row in np.flatnonzero(absent).tolist()]
     manifests = np.flatnonzero(listed)
     open_lists += [state.manifests.path(n) for n in manifests[~among(hashes, state.locations[manifests])].tolist()]
-    found = [path for path in open_lists if is_meant(path.rpartition("/")[0])]
+    is_meant = cache(is_meant)
+    found = directly_in(as_texts(open_lists), is_meant)
     for segment in range(len(state.segments)):
         members = np.flatnonzero((state.segment_of == segment) & listed)
         if not len(members) or len(found) >= at_most:
@@ -123,7 +132,7 @@ def outside(
         wanted = distinct(rows[open_rows])
         holding = members[np.isin(state.place_of[members], distinct(owners[open_rows]))]
         for _, entries in rows_of(view.index, state, holding):
-            found += [path for path in _paths_with(entries, wanted, view) if is_meant(path.rpartition("/")[0])]
+            found += directly_in(_paths_with(entries, wanted, view), is_meant)
             if len(found) >= at_most:
                 break
     return list(dict.fromkeys(found))[:at_most]
@@ -205,10 +214,8 @@ def _in_order(view: IndexView, ids: Collection[int]) -> tuple[int, ...]:
     return tuple(snapshot.snapshot_id for snapshot in view.metadata.snapshots if snapshot.snapshot_id in found)
 
 
-def _paths_with(rows: Rows, wanted: Any, view: IndexView) -> list[str]:
-    found = np.flatnonzero(np.isin(hash_column(rows.paths, view.index.rules), wanted))
-    paths: list[str] = rows.paths.take(pa.array(found)).to_pylist()
-    return paths
+def _paths_with(rows: Rows, wanted: Any, view: IndexView) -> pa.Array:
+    return rows.paths.take(pa.array(np.flatnonzero(np.isin(hash_column(rows.paths, view.index.rules), wanted))))
 
 
 # --- held -------------------------------------------------------------------------------------------------------------
