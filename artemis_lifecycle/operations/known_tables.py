@@ -144,12 +144,18 @@ class KnownTables(db.Part):
                     former = max(lost, key=lambda each: (seen.follows(each), not each.missing_since), default=None)
                     if former is not None:
                         del left[table_uuid, former.table]
-                        renamed = sa.update(known_tables).where(*_same(former)).values(table_name=table)
+                        # A step may have recorded the new name since `before` was read.
+                        there = known_tables.alias()
+                        same = there.c.catalog == catalog, there.c.table_uuid == former.table_uuid
+                        taken = sa.exists().where(*same, there.c.table_name == table)
+                        renamed = sa.update(known_tables).where(*_same(former), ~taken).values(table_name=table)
                         connection.execute(renamed)
+                    known = former
                 elif known.is_recent(seen) or not seen.is_read:
                     # Most are as before: no statement for these.
                     continue
-                connection.execute(_seen(catalog, table_uuid, seen))
+                as_read = None if known is None else known.metadata_location
+                connection.execute(_seen(catalog, table_uuid, seen, as_read))
             gone = [each for each in left.values() if each.missing_since is None]
             for each in gone if complete else ():
                 again = known_tables.c.metadata_location == each.metadata_location
@@ -288,11 +294,13 @@ def _looked(catalog: str) -> Insert:
     return db.put(catalog_looks, {"catalog": catalog, "looked_at": _NOW}, ("looked_at",))
 
 
-def _seen(catalog: str, table_uuid: str, seen: Seen) -> Insert:
+def _seen(catalog: str, table_uuid: str, seen: Seen, as_read: str | None = None) -> Insert:
+    """Return the statement that records a table; if it is there, only at the pointer `as_read`, if one is given."""
     row = {"catalog": catalog, "table_uuid": table_uuid, "table_name": seen.table}
     row["metadata_location"] = seen.metadata_location
     cleared: dict[str, Any] = dict.fromkeys(("missing_since", "kept_at", "kept_by", "kept_why", "gone_at"))
-    return db.put(known_tables, row, ("metadata_location",), last_seen=_NOW, **cleared)
+    is_as_read = sa.true() if as_read is None else known_tables.c.metadata_location == as_read
+    return db.put(known_tables, row, ("metadata_location",), lambda _: is_as_read, last_seen=_NOW, **cleared)
 
 
 # --- table locations --------------------------------------------------------------------------------------------------
