@@ -558,6 +558,9 @@ class _Other:
 
     def _all_namespaces(self, parent: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
         for namespace in self._catalog().list_namespaces(parent):
+            if self._properties["type"] in ("glue", "hive"):
+                # Their databases have one level each; pyiceberg splits a name with dots.
+                namespace = (".".join(namespace),)
             yield namespace
             if len(namespace) > len(parent):
                 yield from self._all_namespaces(namespace)

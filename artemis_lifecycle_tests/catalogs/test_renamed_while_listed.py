@@ -72,3 +72,22 @@ def test_a_dropped_table_that_is_back_is_found(
     monkeypatch.setattr(source, "_loaded_entry", meanwhile)
     with pytest.raises(LifecycleError):
         absence.require()
+
+
+def test_a_database_with_a_dot_in_its_name_is_one_level(reader: CatalogReader, tmp_path: Any) -> None:
+    source: Any = reader._source
+    catalog = source._catalog()
+    database = {"Name": "dotted.db", "LocationUri": f"file://{tmp_path}/dotted"}
+    catalog.glue.create_database(DatabaseInput=database)
+    try:
+        schema = Schema(NestedField(1, "id", IntegerType(), required=False))
+        made = catalog.create_table(("dotted.db", "t"), schema, location=f"file://{tmp_path}/dotted/t")
+        name = Identifier(("dotted.db",), "t")
+        assert ("dotted.db",) in source.namespaces()
+        assert {each.parts for each in source.tables()} == {("db", "a"), name.parts}
+        found = reader.pointers()[str(name)]
+        assert found.metadata_location == made.metadata_location and found.problem is None
+        assert reader.entry(str(name)).metadata_location == made.metadata_location
+    finally:
+        catalog.glue.delete_table(DatabaseName="dotted.db", Name="t")
+        catalog.glue.delete_database(Name="dotted.db")
