@@ -89,6 +89,11 @@ _PROPERTIES = "--properties-file"
 _PYTHON = "spark.pyspark.python"
 
 _OWN = "artemis_own_"
+_DELETES_ANEW = {"spark.sql.iceberg.executor-cache.delete-files.enabled": "false"}
+"""Iceberg's executors keep the values of an equality delete by its path, in the type of the column in the schema that
+was read first. Under another one, as before a promotion, no row equals them, and deleted rows are back. One session
+reads snapshots of many schemas here."""
+
 _OWN_JAR = "aws.jar of the installed package's spark/java (in a clone: artemis-aws-*.jar of <home>/jars)"
 
 _log = escaping.logger(__name__)
@@ -117,6 +122,7 @@ def session_conf(
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(config.home.resolve() / "spark-warehouse"),
+        **_DELETES_ANEW,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
@@ -279,7 +285,8 @@ def _quietly() -> Iterator[None]:
 
 
 def add_catalogs(spark: SparkSession, conf: Mapping[str, str]) -> None:
-    """Add the catalogs of `conf` to a live session, and change nothing else.
+    """Add the catalogs of `conf` to a live session, which keeps no deletes from one read to the next, and change
+    nothing else.
 
     A catalog that the session has already loaded keeps its settings, which may differ. So each catalog that commits is
     also added under a name of this project's: `own_catalog`. Raises what `require_iceberg` and `require_executors`
@@ -289,9 +296,9 @@ def add_catalogs(spark: SparkSession, conf: Mapping[str, str]) -> None:
     require_executors(spark)
     with _quietly():
         found = _with_its_classes(spark, conf)
-        for key, value in (found | _under_own_names(found)).items():
-            if key.startswith("spark.sql.catalog."):
-                spark.conf.set(key, value)
+        catalogs = {key: value for key, value in found.items() if key.startswith("spark.sql.catalog.")}
+        for key, value in (catalogs | _under_own_names(found) | _DELETES_ANEW).items():
+            spark.conf.set(key, value)
 
 
 def own_catalog(spark: SparkSession, name: str) -> str:
