@@ -379,11 +379,11 @@ class _Pair:
 
     def look_after(self, turn: int) -> None:
         """At what is there now: another file begins another trace, unless a job may still be about the first."""
-        if self.there is not None and self.contents and self.there != self.contents[-1]:
-            if self.plan is None and self.scan is None:
-                self.end()
-            elif len(self.contents) > 1:
-                self.end("a third file is at the path")
+        is_another = self.there is not None and not {self.there}.issuperset(self.contents)
+        if is_another and self.plan is None and self.scan is None:
+            self.end()
+        elif is_another and self.there != self.contents[-1] and len(self.contents) > 1:
+            self.end("a third file is at the path")
         self.look(turn)
 
     # --- steps ------------------------------------------------------------------------------------------------------
