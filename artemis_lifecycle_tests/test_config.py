@@ -128,6 +128,16 @@ def test_other_catalogs_keep_their_places_and_secrets(tmp_path: Path) -> None:
     assert "topsecret" not in repr(config) and config.roots()["catalogs.others.lake.warehouse"] is not None
 
 
+def test_every_relative_place_is_below_the_folder_of_the_file(tmp_path: Path) -> None:
+    catalogs = (
+        "catalogs: {live: {warehouse: live}, cold: {warehouse: cold}, others: {lake: {type: paimon, warehouse: p}}}"
+    )
+    config = _load(tmp_path, f"{catalogs}\noperations: {{root: state}}\nquarantine: {{root: aside}}\n")
+    places = {key: place for key, place in config.roots().items() if place is not None}
+    assert places.keys() >= {"catalogs.cold.warehouse", "operations.root", "quarantine.root"}
+    assert [place for place in places.values() if not place.startswith(f"file://{tmp_path}/")] == []
+
+
 SECRETS = {
     "catalogs": {
         "live": {

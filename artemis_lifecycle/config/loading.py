@@ -257,6 +257,7 @@ def _absolute(config: LifecycleConfig, folder: Path) -> dict[str, Any]:
             named={name: placed(named) for name, named in catalogs.named.items()},
         ),
         "operations": config.operations.model_copy(update={"root": place(config.operations.root)}),
+        "quarantine": config.quarantine.model_copy(update={"root": place(config.quarantine.root)}),
         "lineage_events": events.model_copy(update={"file": None if events.file is None else folder / events.file}),
     }
 

@@ -73,6 +73,11 @@ class ScanRecord:
     forgetting_at: datetime | None = None
     forgotten_at: datetime | None = None
 
+    @property
+    def again(self) -> str:
+        """What to do where it cannot be used."""
+        return f"scan again: artemis scan-{self.kind} {quote(self.table)}"
+
 
 scans = db.table_of(ScanRecord, "scans", sa.Index("scans_of_table", "table_uuid", "created_at"))
 
@@ -202,5 +207,5 @@ def _refusal(record: ScanRecord, what: str, expected: Collection[ScanState]) -> 
         f"Scan {record.scan_id} {what}: {why}",
         table=record.table,
         untouched="the scan and all files",
-        hint=f"scan again: artemis scan-orphans {quote(record.table)}",
+        hint=record.again,
     )

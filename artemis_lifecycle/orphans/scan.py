@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
-from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -165,7 +164,7 @@ def load_scan(spark: Spark, stores: Stores, operations: Operations, scan_id: str
             table=record.table,
             path=record.files_location,
             untouched="all files",
-            hint=f"scan again: artemis scan-orphans {quote(record.table)}",
+            hint=record.again,
         )
     return result_of(record, spark, stores)
 
