@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.deletion.batches import GONE, job_outcomes
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.orphans.scan import LOOKED_UP, files_themselves, listed_folders, listed_parts
+from artemis_lifecycle.orphans.scan import files_themselves, listed_folders, listed_parts
 from artemis_lifecycle.protection.context import Asking
 from artemis_lifecycle.protection.protection import own_table
 from artemis_lifecycle.reachability.walk import indexed, reachable_files
@@ -87,7 +87,7 @@ def _presence_by_listing(lifecycle: Lifecycle, table: str) -> Presence:
 
     files.visit(add)
     folders = listed_folders(listing, rules)
-    suspects = files.outside(milliseconds(listing.started_at), listed, folders, at_most=LOOKED_UP)
+    suspects = files.outside(milliseconds(listing.started_at), listed, folders, at_most=count)
     checked_files, absent = _absent(stores, suspects)
     return Presence(metadata.metadata_location, count, checked_files, len(absent), tuple(absent[:NAMED]))
 
