@@ -16,7 +16,7 @@ from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle_tests.rest.homes import empty_database, glue
+from artemis_lifecycle_tests.rest.homes import glue
 
 
 @pytest.fixture
@@ -24,14 +24,10 @@ def reader(tmp_path: Any) -> Iterator[CatalogReader]:
     with glue() as home:
         said = {"name": "finance", **home.live, "warehouse": f"file://{tmp_path}/finance"}
         with CatalogReader(Catalog.model_validate(said)) as opened:
-            empty_database(opened._source._catalog().glue, "db")  # type: ignore[union-attr]
+            opened._source._catalog().create_namespace("db")  # type: ignore[union-attr]
             schema = Schema(NestedField(1, "id", IntegerType(), required=False))
             opened._source._catalog().create_table(("db", "a"), schema)  # type: ignore[union-attr]
             yield opened
-            client = opened._source._catalog().glue  # type: ignore[union-attr]
-            for each in client.get_tables(DatabaseName="db")["TableList"]:
-                client.delete_table(DatabaseName="db", Name=each["Name"])
-            client.delete_database(Name="db")
 
 
 @pytest.mark.parametrize("renamed", [False, True])

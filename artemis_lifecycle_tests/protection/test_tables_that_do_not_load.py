@@ -26,7 +26,7 @@ from artemis_lifecycle.errors import OperationsUnavailable, UnreadableMetadata
 from artemis_lifecycle.fleet.fleet import unread_readers
 from artemis_lifecycle_tests import conftest, core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
-from artemis_lifecycle_tests.rest.homes import empty_database, glue
+from artemis_lifecycle_tests.rest.homes import glue
 
 LATER = datetime.now(UTC) + timedelta(days=60)
 POLICY = {
@@ -126,7 +126,7 @@ def in_glue(made: Finance) -> Iterator[Finance]:
             aws_access_key_id=properties["client.access-key-id"],
             aws_secret_access_key=properties["client.secret-access-key"],
         )
-        empty_database(client, "db")
+        client.create_database(DatabaseInput={"Name": "db"})
         pointers: dict[str, str] = {}
 
         def commit(table: str, at: str) -> None:
@@ -144,9 +144,6 @@ def in_glue(made: Finance) -> Iterator[Finance]:
         said = {**home.live, "warehouse": f"file://{made.folder}"}
         lose = lambda table: Path(pointers[table].removeprefix("file://")).unlink()  # noqa: E731
         yield replace(made, commit=commit, break_=lose, said=said)
-        for name in pointers:
-            client.delete_table(DatabaseName="db", Name=name)
-        client.delete_database(Name="db")
 
 
 @contextmanager

@@ -87,20 +87,12 @@ def proxy_before(home: Home) -> Any:
     return ThriftProxy(home.upstream) if home.name == "hive" else Proxy(home.upstream)
 
 
-def empty_database(client: Any, name: str) -> None:
-    """Make a database of Glue without tables: moto's is that of the whole process, and other tests leave theirs."""
-    if any(each["Name"] == name for each in client.get_databases()["DatabaseList"]):
-        for table in client.get_tables(DatabaseName=name)["TableList"]:
-            client.delete_table(DatabaseName=name, Name=table["Name"])
-    else:
-        client.create_database(DatabaseInput={"Name": name})
-
-
 @contextmanager
 def glue() -> Iterator[Home]:
-    """Glue and S3 by moto, with one pair of keys. moto takes any VersionId; Glue updates a table only from the version
-    that the request names."""
+    """Glue and S3 by moto, with one pair of keys, without what other tests left there: moto's Glue is that of the whole
+    process. moto takes any VersionId; Glue updates a table only from the version that the request names."""
     from moto.glue.exceptions import ConcurrentRunsExceededException
+    from moto.glue.models import glue_backends
     from moto.glue.responses import GlueResponse
 
     lock, update_table = threading.Lock(), GlueResponse.update_table
@@ -115,6 +107,7 @@ def glue() -> Iterator[Home]:
                 raise error
             return update_table(self)
 
+    glue_backends.reset()
     given = {name: os.environ.pop(name) for name in [*os.environ] if name.startswith("AWS_")}
     with patch.object(GlueResponse, "update_table", from_the_named_version), s3_server.running() as server:
         bucket = server.bucket()
