@@ -327,7 +327,7 @@ inline check(path) {
         :: !f -> done = done | (path); lock = FREE; say_of("expirer: finds file %d gone\n", path)
         :: else ->
             if
-            :: by_own || by_reader && !for_now || unclear(KEPT) ->
+            :: (by_own || by_reader && !for_now || unclear(KEPT)) && !unclear(WAITS) ->
                 done = done | (path); lock = FREE; set_aside = 0; say_of("expirer: keeps file %d for good\n", f)
             :: else ->
                 if

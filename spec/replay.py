@@ -472,14 +472,16 @@ class _Pair:
     def _settle(self, turn: int, job: str, outcome: str, reason: str) -> None:
         """What a deletion has recorded of the file."""
         what = reason.partition(" ")[0]
-        if outcome == "failed":
+        is_waiting, is_there = outcome == "kept" and what in WAITING, self.there is not None
+        if outcome == "failed" or (is_waiting and not is_there and job == self.plan):
             return
         entry = "GONE"
         if job == self.scan:
             entry = "STAYS"
-        elif outcome == "kept":
-            entry = "WAITS" if what in WAITING else "KEPT"
-        if outcome == "kept" and what not in KNOWN:
+        elif outcome == "kept" and is_there:
+            entry = "WAITS" if is_waiting else "KEPT"
+        # A dropped table counts as of each of its states, the facts have it as of one.
+        if outcome == "kept" and (what not in KNOWN or reason.startswith("reachable from dropped table ")):
             self.look(turn, UNCLEAR)
         self._act(turn, entry)
         if entry != "WAITS":

@@ -68,6 +68,7 @@ def flip_cold_file(world: World, draw: Draw) -> None:
     data = path.read_bytes()
     half = len(data) // 2
     path.write_bytes(data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :] if keeps_size else data[:-1])
+    world.damaged[str(path)] = path.stat().st_mtime_ns
     if keeps_size:
         world.flipped.add(str(path))
     GUARDIAN.damaged.add(str(path))

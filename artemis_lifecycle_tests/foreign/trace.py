@@ -15,7 +15,7 @@ others did between two of them.
 - unsure, file: metadata reads it that no catalog names; blind: some metadata cannot be read
 - plan or scan, job, its state
 
-`sealed` has the kind, table, name, snapshots and files of a plan or scan that is new. `judged` has the files whose
+`sealed` has the kind, table, name, snapshots and files of a plan or scan that is new, without files of two names. `judged` has the files whose
 outcomes a deletion has written. All of it is seen from outside but what was sealed, and the outcomes.
 """
 
@@ -65,6 +65,7 @@ class History:
         self._content: dict[int, tuple[str, str]] = {}
         self._jobs: set[str] = set()
         self._outcomes: dict[str, int] = {}
+        self._spelled_twice: set[int] = set()
         self._numbers = functools.cache(self._number)
         self._of = functools.cache(self._facts_of)
 
@@ -86,7 +87,10 @@ class History:
         self._named = {}
 
     def _number(self, path: str) -> int:
-        return self._at(os.path.realpath(on_disk(path)))
+        found = self._at(os.path.realpath(on_disk(path)))
+        if on_disk(path).is_relative_to(self._world.other_spelling):
+            self._spelled_twice.add(found)
+        return found
 
     def _at(self, place: str) -> int:
         if place not in self._files:
@@ -108,7 +112,7 @@ class History:
                 yield ("named", described.uuid, each.name)
                 yield from self._of(described.location, each.name)
             elif described is not None:
-                yield from _archived(described)
+                yield from self._archived(described)
         for location in world.elsewhere:
             described = self._described(location)
             for files in () if described is None else described.reads.values():
@@ -119,6 +123,19 @@ class History:
         for kind, job, state, *_ in world.query(_JOBS):
             yield kind, job, state
         yield from self._on_disk()
+
+    def _archived(self, described: Described) -> Iterator[Fact]:
+        for snapshot, files in described.reads.items():
+            yield "archived", snapshot
+            for path in files or ():
+                if path.endswith(".parquet") and self._is_whole(str(on_disk(path))):
+                    yield "copy", snapshot, path.rsplit("/", 1)[1]
+
+    def _is_whole(self, path: str) -> bool:
+        """Is the file there, and not as somebody has damaged it?"""
+        with suppress(OSError):
+            return os.stat(path).st_mtime_ns != self._world.damaged.get(path)
+        return False
 
     def _on_disk(self) -> Iterator[Fact]:
         for folder, _, names in os.walk(os.path.realpath(self._world.warehouse)):
@@ -174,6 +191,7 @@ class History:
                     self._numbers(path)
                     for batch in frame_batches(files_location, lifecycle.resources.live_stores)
                     for path in batch.column("path").to_pylist()
+                    if self._numbers(path) not in self._spelled_twice
                 ]
                 yield (
                     job,
@@ -199,14 +217,6 @@ class History:
                     found[self._numbers(row["path"])] = row["outcome"], row["reason"]
             if found:
                 yield folder.parent.name, found
-
-
-def _archived(described: Described) -> Iterator[Fact]:
-    for snapshot, files in described.reads.items():
-        yield "archived", snapshot
-        for path in files or ():
-            if path.endswith(".parquet") and on_disk(path).exists():
-                yield "copy", snapshot, path.rsplit("/", 1)[1]
 
 
 def _expired(lifecycle: Lifecycle, plan_id: str) -> list[int]:

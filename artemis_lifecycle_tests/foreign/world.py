@@ -136,6 +136,8 @@ class World:
     """Futures of one commit, and the pointer below them: the next commit to that shows that the writer lost."""
     flipped: set[str] = field(default_factory=set)
     """Archived files whose bytes, and not whose size, others changed."""
+    damaged: dict[str, int] = field(default_factory=dict)
+    """Those, and those that others cut: their times since then."""
     holds: dict[str, Held] = field(default_factory=dict)
     unarchived: set[str] = field(default_factory=set)
     """Uuids of tables that had the name without an archive."""
