@@ -110,7 +110,7 @@ nightly: setup  ## What takes too long for `make test`, in parts of bounded time
 .PHONY: campaign
 campaign: setup  ## So many actions of others (`make campaign ACTIONS=200000`) against the lifecycle, with a report; resumes.
 	@ARTEMIS_FOREIGN_ACTIONS=$(or $(ACTIONS),200000) ARTEMIS_FOREIGN_SHARDS=2 ARTEMIS_FOREIGN_STATE=$(HOME_FOLDER)/campaign \
-		$(PY) -m pytest artemis_lifecycle_tests/foreign -n 2 $(ARGS)
+		$(PY) -m pytest artemis_lifecycle_tests/foreign/test_foreign_actors.py -n 2 $(ARGS)
 
 .PHONY: spec
 spec:  ## The model of garbage collection, every state of it: with all guards, and without each (ARGS=--large: larger bounds).

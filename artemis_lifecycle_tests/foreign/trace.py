@@ -15,8 +15,9 @@ others did between two of them.
 - unsure, file: metadata reads it that no catalog names; blind: some metadata cannot be read
 - plan or scan, job, its state
 
-`sealed` has the kind, table, name, snapshots and files of a plan or scan that is new, without files of two names. `judged` has the files whose
-outcomes a deletion has written. All of it is seen from outside but what was sealed, and the outcomes.
+`sealed` has the kind, table, name, snapshots and files of a plan or scan that is new, without files of two names.
+`judged` has the files whose outcomes a deletion has written. All of it is seen from outside but what was sealed, and
+the outcomes.
 """
 
 from __future__ import annotations
