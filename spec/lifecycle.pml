@@ -413,7 +413,7 @@ end: do
 #if QUARANTINE
     /* deletion/quarantine.py set_aside: copied before the lock is taken */
     :: d_step { begun && !going && !set_aside && (pf & OLD) && !(done & OLD) && (live & at_path(OLD)) -> set_aside = live & at_path(OLD); say_of("expirer: copies file %d into quarantine\n", set_aside) }
-    :: d_step { begun && lock == FREE && !going && set_aside && (pf & OLD) && !(done & OLD) -> check(OLD) }
+    :: d_step { begun && lock == FREE && !going && (set_aside || !(live & at_path(OLD))) && (pf & OLD) && !(done & OLD) -> check(OLD) }
 #else
     :: d_step { begun && lock == FREE && !going && (pf & OLD) && !(done & OLD) -> check(OLD) }
 #endif
