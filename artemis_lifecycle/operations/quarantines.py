@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -109,13 +110,18 @@ class Quarantines(db.Part):
         return [record for record in self.of_table(table_uuid) if record.state is QuarantineState.UNDELETED]
 
     def of_dropped(self, but: str = "") -> Callable[[KnownTable], tuple[str, ...]]:
-        """Return a function: the folders from which a dropped table can come back, without that of one job."""
+        """Return a function: the folders from which a dropped table can come back, without that of one job. What came
+        back already, before the table was dropped once more, is no way back from there."""
         dropped = sa.select(jobs.c.job_id).where(jobs.c.kind == "dropped", jobs.c.job_id != but)
-        found: dict[tuple[str, str], tuple[str, ...]] = {}
+        found = defaultdict[tuple[str, str], list[QuarantineRecord]](list)
         for each in self._all(quarantines.c.purged_at.is_(None), quarantines.c.job_id.in_(dropped)):
-            key = each.table_uuid, name_of(each.table)
-            found[key] = (*found.get(key, ()), each.folder)
-        return lambda known: found.get((known.table_uuid, name_of(known.table)), ())
+            found[each.table_uuid, name_of(each.table)].append(each)
+
+        def folders(known: KnownTable) -> tuple[str, ...]:
+            ended = lambda each: each.closed_at and known.missing_since and each.closed_at < known.missing_since  # noqa: E731
+            return tuple(each.folder for each in found[known.table_uuid, name_of(known.table)] if not ended(each))
+
+        return folders
 
     def folders(self, table_uuid: str) -> tuple[str, ...]:
         """Return the folders of those that are not purged."""

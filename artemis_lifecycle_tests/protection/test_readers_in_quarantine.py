@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import text
 
 from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.config.policies import TableOverrides
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.operations.quarantines import QuarantineState
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
@@ -147,3 +148,26 @@ def test_a_purge_ends_it(opened: Opened) -> None:
 
     assert lifecycle.quarantined(uuid)[0].state is QuarantineState.PURGED
     assert str(shared) in collect(lifecycle, "db.owner")
+
+
+@pytest.mark.parametrize("mode", ["delete", "quarantine"])
+def test_what_came_back_and_was_dropped_once_more_is_a_reader_as_the_last_drop_says(
+    opened: Opened, spark: SparkSession, mode: str
+) -> None:
+    before = opened()
+    shared, _ = make(before)
+    take_up(before, "db.reader", shared.parent)
+    uuid = drop(before, "db.reader")
+    before.delete_dropped(approved(before, uuid))
+    require_back(before, uuid)
+    overwrite(before, "db.reader", 3)
+    take_up(before, "db.reader", shared.parent)
+    said = TableOverrides.model_validate({"deletion": {"grace": "0s", "mode": mode}})
+    config = before.config.model_copy(update={"tables": {**before.config.tables, "db.reader": said}})
+    with open_lifecycle(config, spark=spark) as lifecycle:
+        drop(lifecycle, "db.reader")
+        assert lifecycle.delete_dropped(approved(lifecycle, uuid)).deleted > 0
+
+        expire(lifecycle)
+
+    assert shared.exists() == (mode == "quarantine")
