@@ -3,7 +3,6 @@ them."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -113,13 +112,12 @@ class Quarantines(db.Part):
         """Return a function: the folders from which a dropped table can come back, without that of one job. What came
         back already, before the table was dropped once more, is no way back from there."""
         dropped = sa.select(jobs.c.job_id).where(jobs.c.kind == "dropped", jobs.c.job_id != but)
-        found = defaultdict[tuple[str, str], list[QuarantineRecord]](list)
-        for each in self._all(quarantines.c.purged_at.is_(None), quarantines.c.job_id.in_(dropped)):
-            found[each.table_uuid, name_of(each.table)].append(each)
+        found = self._all(quarantines.c.purged_at.is_(None), quarantines.c.job_id.in_(dropped))
+        of_name = db.grouped(((each.table_uuid, name_of(each.table)), each) for each in found)
 
         def folders(known: KnownTable) -> tuple[str, ...]:
-            ended = lambda each: each.closed_at and known.missing_since and each.closed_at < known.missing_since  # noqa: E731
-            return tuple(each.folder for each in found[known.table_uuid, name_of(known.table)] if not ended(each))
+            since, mine = known.missing_since, of_name[known.table_uuid, name_of(known.table)]
+            return tuple(each.folder for each in mine if not (since and each.closed_at and each.closed_at < since))
 
         return folders
 
@@ -140,8 +138,13 @@ class Quarantines(db.Part):
         second time."""
         retain = sa.func.make_interval(0, 0, 0, 0, 0, 0, quarantines.c.retain_seconds)
         mine = (quarantines.c.job_id == job_id, quarantines.c.purge_after.is_(None))
-        end = sa.func.clock_timestamp() + retain
-        change(self.engine, "quarantines.finish", QuarantineRecord, *mine, purge_after=end)
+        change(
+            self.engine,
+            "quarantines.finish",
+            QuarantineRecord,
+            *mine,
+            purge_after=sa.func.clock_timestamp() + retain,
+        )
 
     def undelete(self, job_id: str, who: str, why: str) -> QuarantineRecord:
         """Record that the files will be restored to their paths; ends a purge that has not deleted all of them. Raises
