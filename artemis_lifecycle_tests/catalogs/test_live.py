@@ -26,6 +26,8 @@ from artemis_lifecycle_tests.catalogs.conftest import MakeTable, append
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.seconds
+
 
 def test_an_entry_is_what_the_catalog_says_now(
     spark: SparkSession, config: LifecycleConfig, make_table: MakeTable, reader: CatalogReader

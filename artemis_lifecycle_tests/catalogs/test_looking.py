@@ -21,6 +21,8 @@ from artemis_lifecycle.doctor.diagnosis import diagnose
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle.errors import OtherDeployment
 
+pytestmark = pytest.mark.seconds
+
 EMPTY_DATABASE = True
 
 V0 = """
@@ -111,7 +113,6 @@ def _ask_all(lifecycle: Lifecycle) -> None:
     assert [each.table for each in lifecycle.fleet().tables] == ["db.t"]
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize("rights", [None, "GRANT SELECT ON iceberg_tables, iceberg_namespace_properties TO {}"])
 def test_no_question_changes_a_catalog_of_v0_or_needs_more_than_to_read(
     rights: str | None, uri: str, write: Callable[[str], Path]
@@ -146,7 +147,6 @@ def test_a_missing_right_is_one_line_with_the_statement_for_the_owner(
     assert "artemis init" in found["operations"].fix
 
 
-@pytest.mark.seconds
 def test_the_first_step_that_writes_makes_the_products_own_and_says_so(
     uri: str, write: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -164,7 +164,6 @@ def test_the_first_step_that_writes_makes_the_products_own_and_says_so(
         _ask_all(lifecycle)
 
 
-@pytest.mark.seconds
 def test_a_question_of_another_deployment_is_refused_before_it_has_a_schema(
     uri: str, write: Callable[[str], Path], postgres_uri: str
 ) -> None:
@@ -179,7 +178,6 @@ def test_a_question_of_another_deployment_is_refused_before_it_has_a_schema(
                 ask()
 
 
-@pytest.mark.seconds
 def test_init_makes_all_ahead_and_lists_it_and_changes_nothing_again(
     uri: str, write: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

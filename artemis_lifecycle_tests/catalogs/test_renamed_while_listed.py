@@ -18,6 +18,8 @@ from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.rest.homes import glue
 
+pytestmark = pytest.mark.seconds
+
 
 @pytest.fixture
 def reader(tmp_path: Any) -> Iterator[CatalogReader]:

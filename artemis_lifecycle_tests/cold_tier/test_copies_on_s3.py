@@ -19,6 +19,8 @@ from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.storage import s3_server
 from artemis_lifecycle_tests.storage.s3_server import Injected, refusal
 
+pytestmark = pytest.mark.seconds
+
 
 def test_one_task_copies_many_files_at_once_with_two_requests_each() -> None:
     with s3_server.running() as s3:

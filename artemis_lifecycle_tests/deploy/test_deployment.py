@@ -29,6 +29,8 @@ from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.spark.session import session_conf
 
+pytestmark = pytest.mark.seconds
+
 REPOSITORY = Path(__file__).parents[2]
 CHART = "https://dagster-io.github.io/helm"
 FOLDER = os.environ.get("ARTEMIS_DAGSTER_CHART")

@@ -40,7 +40,10 @@ from artemis_lifecycle_tests.rest import homes
 from artemis_lifecycle_tests.rest.homes import Home
 from artemis_lifecycle_tests.rest.servers import seaweed
 
-pytestmark = pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
+pytestmark = [
+    pytest.mark.seconds,
+    pytest.mark.filterwarnings("ignore:Delete operation did not match any records"),
+]
 SEED = os.environ["ARTEMIS_SEED"]
 HOUR = timedelta(hours=1)
 OLD = datetime.now(UTC) - timedelta(days=30)
@@ -154,7 +157,6 @@ def files_of(table: Table, ids: set[int]) -> dict[str, int]:
     return found
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize("seed", range(4))
 def test_what_expires_and_what_that_frees_is_counted_exactly(seed: int, foreign: Foreign) -> None:
     dice = random.Random(f"{SEED}:{seed}")
@@ -219,7 +221,6 @@ def started(kind: str, folder: Path) -> Iterator[Home]:
         yield homes.of_rest("seaweed", server, folder)
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize("kind", ["rest", "glue", pytest.param("hive", marks=pytest.mark.nightly)])
 def test_every_type_of_catalog_is_assessed_alike(kind: str, tmp_path: Path) -> None:
     with started(kind, tmp_path) as home:
@@ -246,7 +247,6 @@ def test_every_type_of_catalog_is_assessed_alike(kind: str, tmp_path: Path) -> N
             assert (row.orphan_files, row.orphan_bytes, row.problems) == (1, 5, ())
 
 
-@pytest.mark.seconds
 def test_it_counts_what_the_planner_plans_by_the_default_rule(foreign: Foreign, tmp_path: Path) -> None:
     table = foreign.table("t")
     for number in range(6):
@@ -328,7 +328,6 @@ def test_it_needs_no_right_but_select_and_writes_nothing_anywhere(
     assert foreign.everything() == before and sorted(tmp_path.rglob("*")) == here
 
 
-@pytest.mark.seconds
 def test_neither_spark_nor_dagster_is_loaded(foreign: Foreign, tmp_path: Path) -> None:
     foreign.table("t").append(rows(1))
     code = (

@@ -21,6 +21,8 @@ from artemis_lifecycle_tests.gate.test_proxy import COMMIT, CONFIG, LACKING, ask
 from artemis_lifecycle_tests.gate.upstream import Answer, Served, Upstream, gate_before, listening
 from artemis_lifecycle_tests.operations.hanging import Relay, relay
 
+pytestmark = pytest.mark.seconds
+
 FREE = "/iceberg/v1/main/namespaces/free/tables/t"
 
 
@@ -56,7 +58,6 @@ def _peak(pid: int) -> int:
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
-@pytest.mark.seconds
 def test_many_refused_snapshots_are_one_record_and_one_short_answer(
     process: tuple[Served, Relay, int], postgres_uri: str
 ) -> None:
@@ -85,7 +86,6 @@ def test_a_small_body_that_becomes_many_objects_costs_little_memory(process: tup
     assert _peak(pid) - before < 250 << 20
 
 
-@pytest.mark.seconds
 def test_a_postgres_that_hangs_delays_no_refusal_and_nothing_that_needs_no_pass(
     process: tuple[Served, Relay, int], upstream: Upstream
 ) -> None:

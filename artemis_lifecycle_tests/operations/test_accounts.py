@@ -22,6 +22,8 @@ from artemis_lifecycle.operations.roles import APPROVER, INGEST, LIFECYCLE
 from artemis_lifecycle_tests.operations.conftest import MakePlan
 from artemis_lifecycle_tests.people import login
 
+pytestmark = pytest.mark.seconds
+
 EMPTY_DATABASE = True
 
 NOBODY = ("", "  ", "\t\n", "​", "⁠\ufeff", "ㅤ", "...", "--")

@@ -15,6 +15,8 @@ import pytest
 from artemis_lifecycle.errors import StorageError, TooLarge
 from artemis_lifecycle.spark.isolated import end_children, isolated, spread
 
+pytestmark = pytest.mark.seconds
+
 
 def process() -> int:
     return os.getpid()
@@ -38,7 +40,6 @@ def test_a_dead_child_names_the_file_and_the_next_call_has_another(ended_by: sig
     assert isolated(process, "s3://b/fine") not in (first, os.getpid())
 
 
-@pytest.mark.seconds
 def test_what_a_call_raises_reaches_the_caller() -> None:
     with pytest.raises(TooLarge) as refused:
         isolated(too_large, "s3://b/large")
@@ -58,7 +59,6 @@ def squared(number: int) -> tuple[int, int, int]:
     return number * number, os.getpid(), os.getppid()
 
 
-@pytest.mark.seconds
 def test_spread_work_keeps_its_order_and_is_forked_from_a_process_without_threads() -> None:
     for _ in range(2):
         squares, processes, parents = zip(*spread(squared, range(40), 3), strict=True)

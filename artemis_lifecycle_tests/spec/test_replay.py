@@ -15,6 +15,8 @@ import pytest
 
 from artemis_lifecycle_tests.spec.tools import load, require_checker
 
+pytestmark = pytest.mark.seconds
+
 RECORDED = Path(__file__).with_name("traces.txt")
 Trace = tuple[str, list[Any]]
 """The kind of the table, and the entries."""

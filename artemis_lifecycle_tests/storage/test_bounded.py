@@ -37,6 +37,8 @@ from artemis_lifecycle_tests.protection.foreign import append, sql
 from artemis_lifecycle_tests.storage.hostile_files import readers
 from artemis_lifecycle_tests.storage.limited_worker import Worker, case
 
+pytestmark = pytest.mark.seconds
+
 MB = 1 << 20
 SEED = os.environ["ARTEMIS_SEED"]
 SECONDS = 3 * int(os.environ.get("ARTEMIS_SOAK", "1"))

@@ -28,6 +28,8 @@ from artemis_lifecycle.storage.types import FAILED, REMOVED, Sameness
 from artemis_lifecycle_tests.storage import object_servers
 from artemis_lifecycle_tests.storage.object_servers import ObjectServer
 
+pytestmark = pytest.mark.seconds
+
 KINDS = {"gcs": GcsRequests, "azure": AzureRequests}
 
 

@@ -31,6 +31,8 @@ from artemis_lifecycle_tests.storage.s3_server import (
     reply,
 )
 
+pytestmark = pytest.mark.seconds
+
 
 @pytest.fixture
 def stores(s3: S3Server) -> Stores:
