@@ -122,13 +122,16 @@ _NOT_ASKED = _QUESTIONS | {"append", "close", "compare_and_swap", "overwrite", "
 
 def _asking(of: type[L]) -> type[L]:
     """Let each verb of the class that changes something first ask whether the live catalog is still this deployment's,
-    however recently that was asked. Raises OtherDeployment."""
+    however recently that was asked, and at its end record outside of the database what a person decided. Raises
+    OtherDeployment."""
 
     def asking(verb: Callable[..., object]) -> Callable[..., object]:
         @wraps(verb)
         def call(self: Lifecycle, /, *args: object, **kwargs: object) -> object:
             self.resources.require_deployment(record=False)
-            return verb(self, *args, **kwargs)
+            done = verb(self, *args, **kwargs)
+            self.resources.note_decisions()
+            return done
 
         return call
 

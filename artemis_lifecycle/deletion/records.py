@@ -92,9 +92,12 @@ def forget(
     old = partial(_remove_old, stores, done=done, check=check, dry_run=dry_run)
     counts["cold_scans"] = old(f"{root}/cold-scans", listings_before)
     counts["incidents"] = old(f"{root}/incidents", records_before)
+    # What no row here names may be another deployment's, whose files in quarantine need it.
+    is_alone = len([*stores.list(f"{root}/deployment")]) < 2
     counts["unnamed"] = sum(
         old(f"{root}/{kind}", records_before, depth=depth, stays=partial(records.named, kind))
         for kind, depth in _NAMED_BY_ROWS.items()
+        if is_alone
     )
     counts["indexes"] = sum(old(f"{root}/{each}", records_before) for each in _INDEXES)
     check()
@@ -108,7 +111,7 @@ _STAYS = ("plan.json", "outcome.json")
 
 _NAMED_BY_ROWS: Mapping[FrameKind, int] = {"plans": 2, "scans": 1, "listings": 1}
 """Where a process seals frames before it stores their row, and how deep the folder of each is. One that no row names
-was left by a process that died in between."""
+was left by a process that died in between, unless another deployment has its records below the same root."""
 
 _INDEXES = ("index", "attempts/index", "unarchived/index", "cold/others/index")
 """Where manifest indexes are, one folder for each table. They are caches: what is still needed is built again."""

@@ -8,7 +8,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -39,13 +39,15 @@ from artemis_lifecycle.errors import (
     NaiveDatetime,
     OperationsUnavailable,
     OtherDeployment,
+    StorageError,
     UnreadableMetadata,
 )
 from artemis_lifecycle.metadata.table_metadata import read_metadata_json, read_table_metadata
 from artemis_lifecycle.operations.database import Clock, Deployment, Operations, connected, read_deployment
-from artemis_lifecycle.operations.decisions import person
+from artemis_lifecycle.operations.decisions import Decided, Decisions, person
 from artemis_lifecycle.operations.known_tables import KnownTable, Swaps
 from artemis_lifecycle.operations.leases import Leases
+from artemis_lifecycle.operations.locks import lock_row
 from artemis_lifecycle.operations.roles import where_allowed
 from artemis_lifecycle.protection.context import TablesOfCatalog
 from artemis_lifecycle.session.formats import Kind, OtherTables
@@ -61,63 +63,80 @@ from artemis_lifecycle.storage.stores import Stores, StoreSettings, is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from sqlalchemy import Engine
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------
 # The progress of an operations database, stored outside it.
 #
 # A restored server backup lacks all later holds and plans. A copy of a whole server (a disk snapshot) has the
-# identity of the original. Lease tokens only increase, and the greatest is stored in a file under `operations.root`.
-# A database that has not issued that token yet is not the one that did.
+# identity of the original. Lease tokens and decisions only become more, and the greatest token and the newest decision
+# are stored in a file under `operations.root`. A database that does not have them is not the one that did.
 
 
 class Progress:
     """The file of one deployment."""
 
-    def __init__(self, stores: Stores, deployment: Deployment, leases: Leases) -> None:
+    def __init__(self, stores: Stores, deployment: Deployment, engine: Engine) -> None:
         self._stores = stores
         self._deployment = deployment
-        self._leases = leases
+        self._engine = engine
+        self._leases, self._decisions = Leases(engine), Decisions(engine)
         self._path = f"{deployment.root}/deployment/{deployment.operations_id}.json"
 
     def require(self) -> None:
-        """Raise OtherDeployment if a lease was issued that this database does not know."""
+        """Raise OtherDeployment if a lease was issued, or something decided, that this database does not know."""
         # In this order: a lease that is taken in the meantime only raises the token that the database knows.
-        recorded = self._recorded()
-        known = self._leases.newest_token()
-        if known >= recorded:
-            return
-        raise OtherDeployment(
-            f"The operations database at {self._deployment.address} is behind its recorded progress: its newest lease "
-            f"is {known}, but lease {recorded} was issued. It was restored from a backup, or is a copy of a server "
-            "that continues elsewhere",
-            path=self._path,
-            hint="set operations.uri to the database that continues. If this is the one from now on, place again the "
-            "holds that it lost (artemis holds), then: artemis take-over --who … --why …",
-        )
+        unknown = self._unknown(*self._recorded())
+        if unknown is not None:
+            raise OtherDeployment(
+                f"The operations database at {self._deployment.address} is behind its recorded progress: {unknown}. "
+                "It was restored from a backup, or is a copy of a server that continues elsewhere",
+                path=self._path,
+                hint="set operations.uri to the database that continues. If this is the one from now on, place again "
+                "the holds that it lost (artemis holds), then: artemis take-over --who … --why …",
+            )
 
-    def reached(self, token: int) -> None:
-        """Record that a lease was issued."""
-        if token > self._recorded():
-            self._write(token)
+    def reached(self) -> None:
+        """Record which leases were issued and what was decided, unless the database was behind before that."""
+        with self._engine.begin() as connection:
+            # Whoever writes later has more.
+            lock_row(connection, "deployment: progress")
+            recorded, now = self._recorded(), self.known()
+            if now != recorded and self._unknown(*recorded) is None:
+                self._write(*now)
 
     def accept(self) -> bool:
         """Accept what the database knows. Return whether it was behind."""
-        known = self._leases.newest_token()
-        if known >= self._recorded():
-            return False
-        self._write(known)
-        return True
+        was_behind = self._unknown(*self._recorded()) is not None
+        if was_behind:
+            self._write(*self.known())
+        return was_behind
 
-    def _write(self, token: int) -> None:
-        self._stores.write(self._path, json.dumps({"newest_lease": token}).encode(), overwrite=True)
+    def known(self) -> tuple[int, Decided]:
+        """Return the newest lease that the database issued, and what was decided."""
+        return self._leases.newest_token(), self._decisions.reached()
 
-    def _recorded(self) -> int:
+    def _unknown(self, lease: int, decided: Decided) -> str | None:
+        """Return what of this the database does not know."""
+        token, found = self._leases.newest_token(), self._decisions.reached(decided.newest)
+        if token < lease:
+            return f"its newest lease is {token}, but lease {lease} was issued"
+        if (found.newest, found.at) != (decided.newest, decided.at) or found.count < decided.count:
+            return f"it lacks decisions of which the newest was made at {decided.at}"
+        return None
+
+    def _write(self, lease: int, decided: Decided) -> None:
+        said = {"newest_lease": lease, "decided": asdict(decided)}
+        self._stores.write(self._path, json.dumps(said).encode(), overwrite=True)
+
+    def _recorded(self) -> tuple[int, Decided]:
         if self._stores.head(self._path) is None:
-            return 0
+            return 0, Decided()
         try:
-            return int(json.loads(self._stores.read(self._path))["newest_lease"])
-        except (ValueError, KeyError, TypeError) as error:
+            said = json.loads(self._stores.read(self._path))
+            return int(said["newest_lease"]), Decided(**said.get("decided", {}))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UnreadableMetadata(
                 "The recorded progress of the operations database cannot be read",
                 path=self._path,
@@ -277,6 +296,7 @@ class Resources:
         self._on_spark: list[Callable[[SparkSession], None]] = []
         self.s3_client_factory = s3_client_factory
         self._deployment_seen_at = float("-inf")
+        self._noted = 0, Decided()
         self._clocks_seen_at: dict[str, float] = {}
         self._readers: dict[tuple[str | bool, ...], AllReaders] = {}
         self._rest: dict[str, RestCommitter] = {}
@@ -576,7 +596,20 @@ class Resources:
 
     def progress(self, deployment: Deployment | None = None) -> Progress:
         """Return the recorded progress of this operations database, whose `deployment` was just read."""
-        return Progress(self.live_stores, deployment or self.deployment, self.unchecked_operations.leases)
+        return Progress(self.live_stores, deployment or self.deployment, self.unchecked_operations.engine)
+
+    def note_decisions(self) -> None:
+        """Record outside of the database what was decided, before the person who decided it is told."""
+        if self.unchecked_operations.exists:
+            with where_allowed():
+                progress = self.progress()
+                if (known := progress.known()) not in (self._noted, (0, Decided())):
+                    try:
+                        progress.reached()
+                    except StorageError as error:
+                        # A person may decide without a right to write there; the next step records it.
+                        _log.warning("A backup of the operations database may forget this decision: %s", error)
+                    self._noted = known
 
     def require_clocks(self, location: str | None = None, *, cold: bool = False) -> None:
         """Raise ClocksDisagree unless Postgres, this host, and the stores of the live warehouse, of `operations.root`,

@@ -322,7 +322,7 @@ class Steps:
         )
         with lease as held:
             if held is not None:
-                progress.reached(held.token)
+                progress.reached()
                 if step in _LOOKING and state.catalog is None:
                     # A reader that a deletion asks is a dropped table once it is dropped.
                     self.observe()

@@ -20,7 +20,7 @@ from artemis_lifecycle.deletion.quarantine import (
     put_back,
     quarantine_folder,
 )
-from artemis_lifecycle.errors import NoSuchPlan, PlanStateError, Refused, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import NoSuchPlan, NoSuchTable, PlanStateError, Refused, StorageError, UnreadableMetadata
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.operations.journal import JobRecord
 from artemis_lifecycle.operations.known_tables import KnownTable
@@ -120,8 +120,9 @@ class Quarantine:
         record = self._record(job_id)
         try:
             state = self.dropped.state_even_if_dropped(record.table, record.table_uuid)
-        except UnreadableMetadata:
-            # What is missing may be in quarantine, and without it the table has no state.
+        except (UnreadableMetadata, NoSuchTable):
+            # What is missing may be in quarantine, and without it the table has no state. A database that was put back
+            # may not know the table.
             return self._put_back(record, who, why)
         with self.steps.run(state, "undelete", pausable=False) as step:
             done = self._put_back(

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import yaml
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 from sqlalchemy import create_engine, make_url, text
+from typer.testing import CliRunner
 
 from artemis_lifecycle import api, cli
 from artemis_lifecycle.api import Lifecycle
@@ -492,13 +494,19 @@ def test_the_identity_is_made_once(databases: Databases) -> None:
 # --- the same in every part: a server's backup, and a copy of a server ------------------------------------------------
 
 
-def _put_back(config: LifecycleConfig, token: int) -> None:
-    """As a server's own backup of that moment has it: oids and identifiers are the same, the sequence is not."""
+def _put_back(config: LifecycleConfig, token: int, decision: int | None = None) -> None:
+    """As a server's own backup of that moment has it: oids and identifiers are the same, the sequences are not."""
     engine = connect(str(config.operations.uri))
     with engine.begin() as connection:
+        connection.execute(text("SET LOCAL session_replication_role = replica"))
         connection.execute(text("DELETE FROM lifecycle.holds"))
+        connection.execute(text("DELETE FROM lifecycle.pauses"))
         connection.execute(text(f"DELETE FROM lifecycle.leases WHERE token > {token}"))
         connection.execute(text(f"SELECT setval('lifecycle.lease_token', {token})"))
+        if decision is not None:
+            connection.execute(text(f"DELETE FROM lifecycle.decisions WHERE decision_id > {decision}"))
+            name = "pg_get_serial_sequence('lifecycle.decisions', 'decision_id')"
+            connection.execute(text(f"SELECT setval({name}, {max(decision, 1)}, {decision > 0})"))
     engine.dispose()
 
 
@@ -508,6 +516,43 @@ def _newest(config: LifecycleConfig) -> int:
         found = connection.execute(text("SELECT last_value FROM lifecycle.lease_token")).scalar_one()
     engine.dispose()
     return int(found)
+
+
+@pytest.mark.parametrize(
+    "decided", ["a hold", "a hold, and another one since", "a consumer", "a pause, by the command line"]
+)
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_database_that_was_put_back_to_before_a_decision_alone_stops(
+    make_config: MakeConfig, databases: Databases, spark: SparkSession, tmp_path: Path, decided: str, before: int
+) -> None:
+    """People decide between two nights, and take no lease."""
+    config = make_config(operations={"uri": databases.make()}, defaults=NOW)
+    with open_lifecycle(config, spark=spark) as lifecycle:
+        table = make_table(lifecycle, "t", 3)
+        for _ in range(before):
+            lifecycle.release(lifecycle.hold(table, "legal", "an old case").hold_id, who="ada", why="it is over")
+        lifecycle.plan_expiration(table)
+        backup, decision = _newest(config), len(lifecycle.decisions())
+        if "hold" in decided:
+            lifecycle.hold(table, "legal", "case")
+        elif decided == "a consumer":
+            lifecycle.hold(table, "etl", "reads increments", ids_of(lifecycle, table)[:1], kind="consumer")
+        else:
+            file = tmp_path / "lifecycle.yaml"
+            file.write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True, exclude_none=True)))
+            said = ["--config", str(file), "pause", table, "--who", "ada", "--why", "an audit"]
+            assert CliRunner().invoke(cli.app, said).exit_code == 0
+    _put_back(config, backup, decision)
+    with open_lifecycle(config, spark=spark) as lifecycle:
+        if "another" in decided:
+            lifecycle.hold(table, "legal", "another case")
+        with pytest.raises(OtherDeployment, match=r"it lacks decisions|but lease 2 was issued"):
+            lifecycle.expire(table)
+        assert len(ids_of(lifecycle, table)) == 3
+        lifecycle.take_over(who="ada", why="restored")
+        if "another" not in decided:
+            lifecycle.expire(table)
+            assert len(ids_of(lifecycle, table)) == 1
 
 
 def test_an_operations_database_put_back_in_time_stops_until_a_person_takes_over(
