@@ -290,10 +290,11 @@ def test_what_the_database_has_forgotten_is_brought_back(lifecycle: Lifecycle) -
     assert record.state is QuarantineState.UNDELETED and lifecycle.undelete(job_id, who="a", why="b").restored == 0
 
 
+@pytest.mark.parametrize("catalog", ["is put back, too", "is as it was"])
 def test_a_table_whose_metadata_file_is_in_quarantine_is_brought_back(
-    make_config: MakeConfig, spark: SparkSession
+    make_config: MakeConfig, spark: SparkSession, catalog: str
 ) -> None:
-    """The database came back from before the table was dropped, and its files moved there."""
+    """The database came back from before the table was seen, and its files moved there."""
     policy = {**AT_ONCE, "cold_tier": {"enabled": False}, "deletion": {"grace": "0s", "mode": "quarantine"}}
     dropped = {"keep": "0s", "approval": "required"}
     config = make_config(defaults={**policy, "dropped": dropped}, tables={"db.*": {}})
@@ -312,14 +313,23 @@ def test_a_table_whose_metadata_file_is_in_quarantine_is_brought_back(
             connection.execute(text("SET LOCAL session_replication_role = replica"))
             for name in ("quarantines", "batches", "jobs", "scans", "known_tables"):
                 connection.execute(text(f"DELETE FROM lifecycle.{name}"))
-            row = text(
-                "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, "
-                "iceberg_type) VALUES (:live, 'db', 'gone', :at, 'TABLE')"
-            )
-            connection.execute(row, {"live": live, "at": where})
+        row = text(
+            "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, "
+            "iceberg_type) VALUES (:live, 'db', 'gone', :at, 'TABLE')"
+        )
+
+        def register() -> None:
+            with lifecycle.operations.engine.begin() as connection:
+                connection.execute(row, {"live": live, "at": where})
+
+        if catalog == "is put back, too":
+            register()
         with pytest.raises(LifecycleError):
             lifecycle.plan_expiration(table)
         assert lifecycle.undelete(scan.scan_id, who="ada", why="a backup").failed == 0
+        if catalog == "is as it was":
+            assert lifecycle.dropped_tables() == []
+            register()
         assert fingerprint(lifecycle.read(table, snapshot_id=last)) == before
 
 

@@ -304,6 +304,10 @@ def test_what_processes_left_that_died_before_their_record_leaves_too(
 
         for path in _files(lifecycle, "."):
             os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 401 * 86_400))
+        another = local(lifecycle.root) / "deployment" / "another.json"
+        another.write_text('{"newest_lease": 1}')
+        assert lifecycle.forget_records(dry_run=True).counts["unnamed"] == 0, "they may be the other deployment's"
+        another.unlink()
         foreseen, done = lifecycle.forget_records(dry_run=True), lifecycle.forget_records()
 
         assert (foreseen.counts["unnamed"], foreseen.counts["indexes"]) == (3, 1)
