@@ -567,10 +567,13 @@ class ColdTier:
         ]
         readable = next((route for route in routes if route.tier != "deep-archive"), None)
         if readable is not None:
+            # Where the catalog came back from a backup, live may name files that are gone.
             raise BadInput(
                 f"Snapshot {readable.snapshot_id} is in the {readable.tier} tier, and can be read now",
                 table=table,
-                hint=f"read it: artemis read {quote(table)} --snapshot-id {readable.snapshot_id}",
+                hint=f"read it: artemis read {quote(table)} --snapshot-id {readable.snapshot_id}; or, if a file of it "
+                f"is gone there, thaw it as a dropped table's: artemis thaw {live.table_uuid} --snapshot-id "
+                f"{readable.snapshot_id}",
             )
         return [route.snapshot_id for route in routes if route.snapshot_id is not None]
 

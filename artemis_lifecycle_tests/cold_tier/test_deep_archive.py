@@ -45,6 +45,7 @@ from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.storage.local.store import LocalStore, aside_of, is_aside, local_path
 from artemis_lifecycle.walk.cold_tier import ColdTier
 from artemis_lifecycle_tests import core_tables
+from artemis_lifecycle_tests.cold_tier.test_put_back import put_back
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint, tree
 from artemis_lifecycle_tests.conftest import MakeConfig, on_executors, open_lifecycle
 from artemis_lifecycle_tests.deaths import Killed, killed_at, lapse
@@ -171,6 +172,28 @@ def test_archive_and_thaw_restore_the_same_bytes(archive: Archive) -> None:
     assert archive.readable("t", ids) == [False, True, True, True]
     assert [(each.case_id, each.approved_by) for each in lifecycle.thaws("db.t", ended=True)] == [("C-1", "Bob")]
     assert lifecycle.thaws("db.t") == []
+
+
+def test_a_snapshot_whose_live_files_are_gone_is_thawed_by_the_tables_uuid(archive: Archive, tmp_path: Path) -> None:
+    """The catalog and the metadata files came back from a backup, the data files did not."""
+    lifecycle, table = archive.lifecycle, "db.put_back"
+    first, *_ = archive.made("put_back", ONE, INSTEAD, LAST, expired=False)
+    backup = lifecycle.steps.table_state(table).metadata
+    metadata = Path(backup.location.removeprefix("file:")) / "metadata"
+    shutil.copytree(metadata, tmp_path / "metadata")
+    lifecycle.expire(table)
+    lifecycle.deep_archive(table)
+    shutil.copytree(tmp_path / "metadata", metadata, dirs_exist_ok=True)
+    put_back(lifecycle, table, backup.metadata_location)
+    said = {"case_id": "C", "requester": "Ann", "reason": "why"}
+    with pytest.raises(BadInput, match=f"artemis thaw {backup.table_uuid} --snapshot-id {first}"):
+        lifecycle.request_thaw(table, [first], **said)
+    asked = lifecycle.request_thaw(backup.table_uuid, [first], **said)
+    approve_thaw(lifecycle, asked.thaw_id)
+    assert lifecycle.follow_thaw(asked.thaw_id).state is ThawState.READABLE
+    lifecycle.restore(table, first, "back")
+    live = f"{lifecycle.config.catalogs.live.name}.{table}"
+    assert fingerprint(lifecycle.spark.sql(f"SELECT * FROM {live} VERSION AS OF 'back'")) == archive.prints[first]
 
 
 def test_a_thaw_is_refused_if_an_argument_is_missing(archive: Archive) -> None:
