@@ -23,7 +23,14 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from artemis_lifecycle.deletion.batches import QUARANTINED, DeletionJob, FileOutcome, outcome_frame, sealed_pieces
+from artemis_lifecycle.deletion.batches import (
+    QUARANTINED,
+    DeletionJob,
+    FileOutcome,
+    outcome_frame,
+    outcomes_of_job,
+    sealed_pieces,
+)
 from artemis_lifecycle.deletion.identities import same
 from artemis_lifecycle.errors import ExistingFile, MissingFile, StorageError
 from artemis_lifecycle.operations.crash_points import around
@@ -171,7 +178,7 @@ def put_back(
         try:
             was_there = stores.head(moved.path) is not None
             if stores.head(place) is None:
-                return "failed", moved, "it is no longer in quarantine"
+                return "taken" if was_there else "failed", moved, "it is no longer in quarantine"
             stores.duplicate(place, moved.path, overwrite=False)
         except ExistingFile:
             return "taken", moved, "another file stands at its path"
@@ -182,7 +189,7 @@ def put_back(
     counts: Counter[str] = Counter()
     size = 0
     problems: list[tuple[str, str]] = []
-    for piece in _pieces(moved_files(stores, job, record)):
+    for piece in _pieces(moved_files(stores, job, record, outcomes_of_job(stores, root, record.job_id))):
         check()
         with around("quarantine.put_back"):
             for outcome, moved, why in threaded(one, piece, _THREADS):
@@ -204,14 +211,21 @@ def put_back(
     )
 
 
-def moved_files(stores: Stores, job: DeletionJob, record: QuarantineRecord) -> Iterator[FileOutcome]:
-    """Yield the job's files that are in quarantine now, whatever the recorded outcomes say: a worker that was killed
-    after it moved a batch recorded none."""
+def moved_files(
+    stores: Stores, job: DeletionJob, record: QuarantineRecord, recorded: Iterable[FileOutcome] = ()
+) -> Iterator[FileOutcome]:
+    """Yield the job's files that are in quarantine now, whatever the outcomes say: a worker that was killed after it
+    moved a batch recorded none. Then those that were moved as `recorded`, and are no longer there."""
     aside = {file.path.rpartition("/")[2] for file in stores.list(f"{record.folder}/files")}
+
+    def is_aside(path: str) -> bool:
+        return place_of(record.folder, path).rpartition("/")[2] in aside
+
     for rows in sealed_pieces(stores, job, _FILES_AT_ONCE):
         for row in rows.to_pylist():
-            if place_of(record.folder, row["path"]).rpartition("/")[2] in aside:
+            if is_aside(row["path"]):
                 yield FileOutcome(row["path"], row["kind"], row["size_in_bytes"], QUARANTINED, row["reason"])
+    yield from (each for each in recorded if each.outcome == QUARANTINED and not is_aside(each.path))
 
 
 @dataclass(frozen=True)

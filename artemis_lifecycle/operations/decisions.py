@@ -14,7 +14,7 @@ import unicodedata
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from typing import Annotated, Literal, Protocol, TypeVar
 
@@ -90,23 +90,7 @@ class OfTable(Protocol):
 Changed = TypeVar("Changed", bound=OfTable)
 
 
-@dataclass(frozen=True)
-class Decided:
-    """How far the history has come: how many decisions there are, and the number and the instant of the newest."""
-
-    count: int = 0
-    newest: int = 0
-    at: str = ""
-
-
 class Decisions(db.Part):
-    def reached(self, last: int | None = None) -> Decided:
-        """Return how far the history has come; with `last`, how far it had come with the decision of that number."""
-        asked = sa.select(sa.func.count().over(), decisions.c.decision_id, decisions.c.decided_at)
-        until = () if last is None else (decisions.c.decision_id <= last,)
-        found = db.rows(self.engine, asked.where(*until).order_by(decisions.c.decision_id.desc()).limit(1))
-        return Decided(found[0][0], found[0][1], found[0][2].astimezone(UTC).isoformat()) if found else Decided()
-
     def of_table(self, table_uuid: str | None = None, *, limit: int = 1000) -> list[Decision]:
         """Return the newest `limit` decisions about one table, or about all, newest first."""
         where = db.if_given(decisions.c.table_uuid, table_uuid)

@@ -21,7 +21,6 @@ from artemis_lifecycle.errors import BadInput, Busy, LeaseLost, NaiveDatetime, O
 from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision, change
-from artemis_lifecycle.operations.leases import lease_token
 from artemis_lifecycle.operations.locks import busy_after
 from artemis_lifecycle.operations.roles import INGEST, refusing
 from artemis_lifecycle.storage.instants import elapsed
@@ -102,9 +101,6 @@ class Holds(db.Part):
             )
             if kind == "legal":
                 NewDecision("hold", hold.hold_id, owner, reason).record(connection, hold)
-            else:
-                # A database that was put back to before it is behind, as after a decision.
-                connection.execute(sa.select(lease_token.next_value()))
             if until is not None and until <= hold.created_at:
                 raise BadInput(
                     f"The hold would end at {until.isoformat()}, before it begins ({hold.created_at.isoformat()})",

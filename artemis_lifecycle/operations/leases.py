@@ -68,7 +68,6 @@ leases = db.table_of(
     ),
 )
 
-_NEWEST_TOKEN = sa.text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {db.SCHEMA}.{lease_token.name}")
 _HELD = (leases.c.released_at.is_(None), leases.c.taken_over_by.is_(None))
 _LIVE = (*_HELD, leases.c.expires_at > sa.func.clock_timestamp())
 
@@ -205,7 +204,7 @@ class Leases(db.Part):
 
     def newest_token(self) -> int:
         """Return the greatest token that this database has issued; 0 before the first."""
-        return int(db.scalars(self.engine, _NEWEST_TOKEN)[0])
+        return int(db.scalars(self.engine, sa.select(sa.func.max(leases.c.token)))[0] or 0)
 
     def live(self, table_uuid: str | None = None) -> list[LeaseRecord]:
         """Return the currently held leases, oldest first."""

@@ -18,7 +18,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from functools import cache
@@ -141,6 +141,22 @@ def scalars(engine: sa.Engine, query: sa.Executable) -> Sequence[Any]:
     """Return the first column of `rows`."""
     with engine.connect() as connection:
         return connection.execute(query).scalars().all()
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How far rows that are never deleted have come: how many there are, and the instant of the newest."""
+
+    count: int = 0
+    at: str = ""
+
+
+def reached(engine: sa.Engine, instant: sa.Column[Any], until: str = "") -> Reached:
+    """Return how far the rows of a table have come, by a column with their instants; with `until`, how far they had
+    come then."""
+    query = sa.select(sa.func.count(), sa.func.max(instant)).select_from(instant.table)
+    [(count, newest)] = rows(engine, query.where(instant <= datetime.fromisoformat(until)) if until else query)
+    return Reached(count, newest.astimezone(UTC).isoformat()) if count else Reached()
 
 
 def grouped(pairs: Iterable[Sequence[Any]]) -> dict[Any, list[Any]]:

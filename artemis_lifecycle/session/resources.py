@@ -44,11 +44,13 @@ from artemis_lifecycle.errors import (
 )
 from artemis_lifecycle.metadata.table_metadata import read_metadata_json, read_table_metadata
 from artemis_lifecycle.operations.database import Clock, Deployment, Operations, connected, read_deployment
-from artemis_lifecycle.operations.decisions import Decided, Decisions, person
+from artemis_lifecycle.operations.decisions import decisions, person
+from artemis_lifecycle.operations.holds import holds
 from artemis_lifecycle.operations.known_tables import KnownTable, Swaps
 from artemis_lifecycle.operations.leases import Leases
 from artemis_lifecycle.operations.locks import lock_row
 from artemis_lifecycle.operations.roles import where_allowed
+from artemis_lifecycle.operations.tables import Reached, reached
 from artemis_lifecycle.protection.context import TablesOfCatalog
 from artemis_lifecycle.session.formats import Kind, OtherTables
 from artemis_lifecycle.session.live_catalogs import AllReaders, LiveCatalogs, catalogs_of_database
@@ -70,8 +72,16 @@ if TYPE_CHECKING:
 # The progress of an operations database, stored outside it.
 #
 # A restored server backup lacks all later holds and plans. A copy of a whole server (a disk snapshot) has the
-# identity of the original. Lease tokens and decisions only become more, and the greatest token and the newest decision
-# are stored in a file under `operations.root`. A database that does not have them is not the one that did.
+# identity of the original. Leases, decisions and holds only become more, and how far they have come is stored in a file
+# under `operations.root`. A database that has not come as far is not the one that did. Their rows say it: a sequence
+# is up to 32 ahead in a server that was copied while it ran.
+
+
+@dataclass(frozen=True)
+class _Mark:
+    lease: int
+    decisions: Reached
+    holds: Reached
 
 
 class Progress:
@@ -81,13 +91,13 @@ class Progress:
         self._stores = stores
         self._deployment = deployment
         self._engine = engine
-        self._leases, self._decisions = Leases(engine), Decisions(engine)
         self._path = f"{deployment.root}/deployment/{deployment.operations_id}.json"
 
     def require(self) -> None:
-        """Raise OtherDeployment if a lease was issued, or something decided, that this database does not know."""
+        """Raise OtherDeployment if a lease was issued, a hold placed, or something decided, that this database does not
+        know."""
         # In this order: a lease that is taken in the meantime only raises the token that the database knows.
-        unknown = self._unknown(*self._recorded())
+        unknown = self._unknown(self._recorded())
         if unknown is not None:
             raise OtherDeployment(
                 f"The operations database at {self._deployment.address} is behind its recorded progress: {unknown}. "
@@ -98,44 +108,51 @@ class Progress:
             )
 
     def reached(self) -> None:
-        """Record which leases were issued and what was decided, unless the database was behind before that."""
+        """Record how far the database has come, unless it was behind before that."""
         with self._engine.begin() as connection:
             # Whoever writes later has more.
             lock_row(connection, "deployment: progress")
             recorded, now = self._recorded(), self.known()
-            if now != recorded and self._unknown(*recorded) is None:
-                self._write(*now)
+            if now != recorded and self._unknown(recorded) is None:
+                self._write(now)
 
     def accept(self) -> bool:
         """Accept what the database knows. Return whether it was behind."""
-        was_behind = self._unknown(*self._recorded()) is not None
+        was_behind = self._unknown(self._recorded()) is not None
         if was_behind:
-            self._write(*self.known())
+            self._write(self.known())
         return was_behind
 
-    def known(self) -> tuple[int, Decided]:
-        """Return the newest lease that the database issued, and what was decided."""
-        return self._leases.newest_token(), self._decisions.reached()
+    def known(self, until: _Mark | None = None) -> _Mark:
+        """Return how far the database has come; with `until`, how far it had come then."""
+        at = ("", "") if until is None else (until.decisions.at, until.holds.at)
+        decided, held = (
+            reached(self._engine, *of) for of in zip((decisions.c.decided_at, holds.c.created_at), at, strict=True)
+        )
+        return _Mark(Leases(self._engine).newest_token(), decided, held)
 
-    def _unknown(self, lease: int, decided: Decided) -> str | None:
+    def _unknown(self, recorded: _Mark) -> str | None:
         """Return what of this the database does not know."""
-        token, found = self._leases.newest_token(), self._decisions.reached(decided.newest)
-        if token < lease:
-            return f"its newest lease is {token}, but lease {lease} was issued"
-        if (found.newest, found.at) != (decided.newest, decided.at) or found.count < decided.count:
-            return f"it lacks decisions of which the newest was made at {decided.at}"
+        found = self.known(recorded)
+        if found.lease < recorded.lease:
+            return f"its newest lease is {found.lease}, but lease {recorded.lease} was issued"
+        for what in ("decisions", "holds"):
+            there, then = getattr(found, what), getattr(recorded, what)
+            if then.at and (there.at != then.at or there.count < then.count):
+                return f"it lacks {what} of which the newest was made at {then.at}"
         return None
 
-    def _write(self, lease: int, decided: Decided) -> None:
-        said = {"newest_lease": lease, "decided": asdict(decided)}
+    def _write(self, mark: _Mark) -> None:
+        said = {"newest_lease": mark.lease, "decisions": asdict(mark.decisions), "holds": asdict(mark.holds)}
         self._stores.write(self._path, json.dumps(said).encode(), overwrite=True)
 
-    def _recorded(self) -> tuple[int, Decided]:
+    def _recorded(self) -> _Mark:
         if self._stores.head(self._path) is None:
-            return 0, Decided()
+            return _Mark(0, Reached(), Reached())
         try:
             said = json.loads(self._stores.read(self._path))
-            return int(said["newest_lease"]), Decided(**said.get("decided", {}))
+            decided, held = (Reached(**said.get(what, {})) for what in ("decisions", "holds"))
+            return _Mark(int(said["newest_lease"]), decided, held)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UnreadableMetadata(
                 "The recorded progress of the operations database cannot be read",
@@ -296,7 +313,7 @@ class Resources:
         self._on_spark: list[Callable[[SparkSession], None]] = []
         self.s3_client_factory = s3_client_factory
         self._deployment_seen_at = float("-inf")
-        self._noted = 0, Decided()
+        self._noted: object = None
         self._clocks_seen_at: dict[str, float] = {}
         self._readers: dict[tuple[str | bool, ...], AllReaders] = {}
         self._rest: dict[str, RestCommitter] = {}
@@ -603,7 +620,7 @@ class Resources:
         if self.unchecked_operations.exists:
             with where_allowed():
                 progress = self.progress()
-                if (known := progress.known()) not in (self._noted, (0, Decided())):
+                if (known := progress.known()) != self._noted:
                     try:
                         progress.reached()
                     except StorageError as error:

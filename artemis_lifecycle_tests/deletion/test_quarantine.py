@@ -265,6 +265,20 @@ def test_what_a_purge_left_when_something_stopped_it_is_brought_back(lifecycle: 
         assert lifecycle.read(table, snapshot_id=first).count() == 1
 
 
+def test_what_somebody_removed_from_quarantine_is_named(lifecycle: Lifecycle) -> None:
+    table = make_table(lifecycle, "removed", 2)
+    core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {lifecycle.config.catalogs.live.name}.{table} VALUES (9)")
+    job_id = lifecycle.expire(table).job_id
+    [record] = lifecycle.quarantined(table)
+    first, second, *rest = sorted((local(record.folder) / "files").iterdir())
+    first.unlink()
+    second.unlink()
+    done = lifecycle.undelete(job_id, who="ada", why="too early")
+    assert (done.restored, done.failed) == (len(rest), 2)
+    assert {why for _, why in done.problems} == {"it is no longer in quarantine"}
+    assert not any(local(path).exists() for path, _ in done.problems)
+
+
 def test_what_the_database_has_forgotten_is_brought_back(lifecycle: Lifecycle) -> None:
     """It came back from before the plan, with the catalog: the table names files that are only in quarantine."""
     table = make_table(lifecycle, "forgotten", 2)
