@@ -109,17 +109,13 @@ class Quarantines(db.Part):
         return [record for record in self.of_table(table_uuid) if record.state is QuarantineState.UNDELETED]
 
     def of_dropped(self, but: str = "") -> Callable[[KnownTable], tuple[str, ...]]:
-        """Return a function: the folders from which a dropped table can come back, without that of one job. What came
-        back already, before the table was dropped once more, is no way back from there."""
+        """Return a function: the folders from which a dropped table can come back, without that of one job."""
         dropped = sa.select(jobs.c.job_id).where(jobs.c.kind == "dropped", jobs.c.job_id != but)
-        found = self._all(quarantines.c.purged_at.is_(None), quarantines.c.job_id.in_(dropped))
-        of_name = db.grouped(((each.table_uuid, name_of(each.table)), each) for each in found)
-
-        def folders(known: KnownTable) -> tuple[str, ...]:
-            since, mine = known.missing_since, of_name[known.table_uuid, name_of(known.table)]
-            return tuple(each.folder for each in mine if not (since and each.closed_at and each.closed_at < since))
-
-        return folders
+        found: dict[tuple[str, str], tuple[str, ...]] = {}
+        for each in self._all(quarantines.c.purged_at.is_(None), quarantines.c.job_id.in_(dropped)):
+            key = each.table_uuid, name_of(each.table)
+            found[key] = (*found.get(key, ()), each.folder)
+        return lambda known: found.get((known.table_uuid, name_of(known.table)), ())
 
     def folders(self, table_uuid: str) -> tuple[str, ...]:
         """Return the folders of those that are not purged."""
@@ -138,13 +134,8 @@ class Quarantines(db.Part):
         second time."""
         retain = sa.func.make_interval(0, 0, 0, 0, 0, 0, quarantines.c.retain_seconds)
         mine = (quarantines.c.job_id == job_id, quarantines.c.purge_after.is_(None))
-        change(
-            self.engine,
-            "quarantines.finish",
-            QuarantineRecord,
-            *mine,
-            purge_after=sa.func.clock_timestamp() + retain,
-        )
+        end = sa.func.clock_timestamp() + retain
+        change(self.engine, "quarantines.finish", QuarantineRecord, *mine, purge_after=end)
 
     def undelete(self, job_id: str, who: str, why: str) -> QuarantineRecord:
         """Record that the files will be restored to their paths; ends a purge that has not deleted all of them. Raises

@@ -150,9 +150,8 @@ def test_a_purge_ends_it(opened: Opened) -> None:
     assert str(shared) in collect(lifecycle, "db.owner")
 
 
-@pytest.mark.parametrize("mode", ["delete", "quarantine"])
-def test_what_came_back_and_was_dropped_once_more_is_a_reader_as_the_last_drop_says(
-    opened: Opened, spark: SparkSession, mode: str
+def test_what_came_back_once_can_come_back_again_and_is_a_reader_until_the_purge(
+    opened: Opened, spark: SparkSession
 ) -> None:
     before = opened()
     shared, _ = make(before)
@@ -160,9 +159,7 @@ def test_what_came_back_and_was_dropped_once_more_is_a_reader_as_the_last_drop_s
     uuid = drop(before, "db.reader")
     before.delete_dropped(approved(before, uuid))
     require_back(before, uuid)
-    overwrite(before, "db.reader", 3)
-    take_up(before, "db.reader", shared.parent)
-    said = TableOverrides.model_validate({"deletion": {"grace": "0s", "mode": mode}})
+    said = TableOverrides.model_validate({"deletion": {"grace": "0s", "mode": "delete"}})
     config = before.config.model_copy(update={"tables": {**before.config.tables, "db.reader": said}})
     with open_lifecycle(config, spark=spark) as lifecycle:
         drop(lifecycle, "db.reader")
@@ -170,4 +167,5 @@ def test_what_came_back_and_was_dropped_once_more_is_a_reader_as_the_last_drop_s
 
         expire(lifecycle)
 
-    assert shared.exists() == (mode == "quarantine")
+        assert shared.exists()
+        require_back(lifecycle, uuid)
