@@ -129,9 +129,10 @@ def _asking(of: type[L]) -> type[L]:
         @wraps(verb)
         def call(self: Lifecycle, /, *args: object, **kwargs: object) -> object:
             self.resources.require_deployment(record=False)
-            done = verb(self, *args, **kwargs)
-            self.resources.note_decisions()
-            return done
+            try:
+                return verb(self, *args, **kwargs)
+            finally:
+                self.resources.note_decisions()
 
         return call
 

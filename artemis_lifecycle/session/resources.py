@@ -39,7 +39,6 @@ from artemis_lifecycle.errors import (
     NaiveDatetime,
     OperationsUnavailable,
     OtherDeployment,
-    StorageError,
     UnreadableMetadata,
 )
 from artemis_lifecycle.metadata.table_metadata import read_metadata_json, read_table_metadata
@@ -48,7 +47,6 @@ from artemis_lifecycle.operations.decisions import decisions, person
 from artemis_lifecycle.operations.holds import holds
 from artemis_lifecycle.operations.known_tables import KnownTable, Swaps
 from artemis_lifecycle.operations.leases import Leases
-from artemis_lifecycle.operations.locks import lock_row
 from artemis_lifecycle.operations.roles import where_allowed
 from artemis_lifecycle.operations.tables import Reached, reached
 from artemis_lifecycle.protection.context import TablesOfCatalog
@@ -109,12 +107,9 @@ class Progress:
 
     def reached(self) -> None:
         """Record how far the database has come, unless it was behind before that."""
-        with self._engine.begin() as connection:
-            # Whoever writes later has more.
-            lock_row(connection, "deployment: progress")
-            recorded, now = self._recorded(), self.known()
-            if now != recorded and self._unknown(recorded) is None:
-                self._write(now)
+        # Another process may write meanwhile, and know less: who writes reads again.
+        while (now := self.known()) != (recorded := self._recorded()) and self._unknown(recorded) is None:
+            self._write(now)
 
     def accept(self) -> bool:
         """Accept what the database knows. Return whether it was behind."""
@@ -617,16 +612,14 @@ class Resources:
 
     def note_decisions(self) -> None:
         """Record outside of the database what was decided, before the person who decided it is told."""
-        if self.unchecked_operations.exists:
+        try:
             with where_allowed():
-                progress = self.progress()
-                if (known := progress.known()) != self._noted:
-                    try:
-                        progress.reached()
-                    except StorageError as error:
-                        # A person may decide without a right to write there; the next step records it.
-                        _log.warning("A backup of the operations database may forget this decision: %s", error)
+                if self.unchecked_operations.exists and (known := self.progress().known()) != self._noted:
+                    self.progress().reached()
                     self._noted = known
+        except LifecycleError as error:
+            # A person may decide without a right to write there; the next step records it.
+            _log.warning("A backup of the operations database may forget what was decided: %s", error)
 
     def require_clocks(self, location: str | None = None, *, cold: bool = False) -> None:
         """Raise ClocksDisagree unless Postgres, this host, and the stores of the live warehouse, of `operations.root`,
