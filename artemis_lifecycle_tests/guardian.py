@@ -185,6 +185,7 @@ class Guardian:
         self.steps = self.snapshots = self.compared = self.checked = 0
         self.seconds = 0.0
         self.losses: list[str] = []
+        self._why: dict[str, str] = {}
         self.damaged: set[str] = set()
         """Files that a test declares damaged or removed from outside: their content is not the lifecycle's doing."""
         self._worlds: dict[str, World] = {}
@@ -393,7 +394,8 @@ class Guardian:
             if at not in self._manifests:
                 try:
                     self._manifests[at] = _live(manifest, properties)
-                except Exception:
+                except Exception as error:
+                    self._why[manifest.manifest_path] = repr(error)
                     broken.add(manifest.manifest_path)
                     continue
             files |= self._manifests[at]
@@ -438,15 +440,16 @@ class Guardian:
         begun = time.perf_counter()
         try:
             with self._lock:
-                # Another thread may commit and delete while the census is taken: only what stands still is judged.
-                for _ in range(10):
+                # Another thread may commit and delete while the census is taken: only what stands still is judged; and
+                # a read may fail once for another reason: only what is found twice is a loss.
+                for attempt in range(10):
                     census = self.census(world)
                     if census is None:
                         return
                     after = census
                     found = [*self._lost(before, after), *self._left(before, after)]
                     found += self._changed(world, before, after)
-                    if not found or self._pointers(world) == after.pointers:
+                    if not found or (attempt and self._pointers(world) == after.pointers):
                         break
                 self.losses += [f"{name}: {each}" for each in found]
                 self.steps += 1
@@ -474,7 +477,7 @@ class Guardian:
                             yield f"{whose}: {path} was lost, and its last copy {gone[0]} is gone"
                 for path in reads.broken - (frozenset() if known is None else known.broken):
                     if after.stamps[path] is not None:
-                        yield f"{whose}: {path} cannot be read any more"
+                        yield f"{whose}: {path} cannot be read any more: {self._why.get(path, 'its list')}"
 
     def _left(self, before: Census, after: Census) -> Iterator[str]:
         """Snapshots that are now only in tables that cannot read them."""
