@@ -15,6 +15,8 @@ from artemis_lifecycle.metadata.types import SnapshotHistory, TableMetadata
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, decide, held_by, ref_ends, view_of
 from artemis_lifecycle_tests.metadata.metadata_json import metadata_bytes, snapshot_node
 
+pytestmark = pytest.mark.seconds
+
 SNAPSHOTS = 50
 NOW_MS = 10**12
 TAGGED = SNAPSHOTS // 2

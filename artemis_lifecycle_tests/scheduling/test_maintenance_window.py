@@ -23,6 +23,8 @@ from artemis_lifecycle.scheduling.maintenance_window import (
     priority,
 )
 
+pytestmark = pytest.mark.seconds
+
 DEFAULT = QuietWindow()
 EVERY = frozenset(Step)
 

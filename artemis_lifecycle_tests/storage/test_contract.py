@@ -20,6 +20,8 @@ from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.storage.object_servers import ObjectServer
 from artemis_lifecycle_tests.storage.s3_server import S3Server
 
+pytestmark = pytest.mark.seconds
+
 NIGHTLY = pytest.param("azure", marks=pytest.mark.nightly)
 STORES = ("disk", "s3", "gcs", NIGHTLY)
 PAIRS = [

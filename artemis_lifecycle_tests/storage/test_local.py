@@ -25,6 +25,8 @@ from artemis_lifecycle.storage.local.store import local_path
 from artemis_lifecycle.storage.stores import DeleteOutcome, Stores
 from artemis_lifecycle.storage.types import ABSENT, FAILED, REMOVED, FileStatuses
 
+pytestmark = pytest.mark.seconds
+
 
 @pytest.fixture
 def stores() -> Stores:
@@ -374,7 +376,6 @@ def _as_rows(statuses: FileStatuses) -> list[tuple[int, int] | None]:
     return [(size, modified) if found else None for found, size, modified in rows]
 
 
-@pytest.mark.seconds
 def test_many_files_in_many_folders_go_and_no_other_does(stores: Stores, tmp_path: Path) -> None:
     """The names of what goes begin, or end, as those of what stays."""
     folders = [f"{number:03d}" for number in range(200)]
