@@ -178,7 +178,8 @@ def put_back(
         try:
             was_there = stores.head(moved.path) is not None
             if stores.head(place) is None:
-                return "taken" if was_there else "failed", moved, "it is no longer in quarantine"
+                # An earlier undelete may have put it back, and a purge that was stopped deleted the copy.
+                return ("present", moved, "") if was_there else ("failed", moved, "it is no longer in quarantine")
             stores.duplicate(place, moved.path, overwrite=False)
         except ExistingFile:
             return "taken", moved, "another file stands at its path"

@@ -92,8 +92,7 @@ def forget(
     old = partial(_remove_old, stores, done=done, check=check, dry_run=dry_run)
     counts["cold_scans"] = old(f"{root}/cold-scans", listings_before)
     counts["incidents"] = old(f"{root}/incidents", records_before)
-    # What no row here names may be another deployment's, whose files in quarantine need it.
-    is_alone = len([*stores.list(f"{root}/deployment")]) < 2
+    is_alone = has_root_alone(stores, root)
     counts["unnamed"] = sum(
         old(f"{root}/{kind}", records_before, depth=depth, stays=partial(records.named, kind))
         for kind, depth in _NAMED_BY_ROWS.items()
@@ -103,6 +102,11 @@ def forget(
     check()
     rows = records.before(records_before) if dry_run else records.forget(records_before)
     return Forgotten({"jobs": len(jobs), "listings": len(listings), **counts, **rows}, done.files, done.bytes, dry_run)
+
+
+def has_root_alone(stores: Stores, root: str) -> bool:
+    """Return False if another deployment has its records below `root`, too: what no row names may be its own."""
+    return len([*stores.list(f"{root}/deployment")]) < 2
 
 
 _STAYS = ("plan.json", "outcome.json")

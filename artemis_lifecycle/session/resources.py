@@ -614,8 +614,9 @@ class Resources:
         """Record outside of the database what was decided, before the person who decided it is told."""
         try:
             with where_allowed():
-                if self.unchecked_operations.exists and (known := self.progress().known()) != self._noted:
-                    self.progress().reached()
+                progress = self.progress() if self.unchecked_operations.exists else None
+                if progress is not None and (known := progress.known()) != self._noted:
+                    progress.reached()
                     self._noted = known
         except LifecycleError as error:
             # A person may decide without a right to write there; the next step records it.

@@ -18,7 +18,7 @@ from artemis_lifecycle.catalogs.settings import require_uri, without_secrets
 from artemis_lifecycle.catalogs.sql import ensure_tables, has_tables
 from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.config.deployment import Catalog
-from artemis_lifecycle.deletion.records import Forgotten, forget
+from artemis_lifecycle.deletion.records import Forgotten, forget, has_root_alone
 from artemis_lifecycle.expiration.plan import trim_plan
 from artemis_lifecycle.operations.database import connected
 from artemis_lifecycle.operations.decisions import paused
@@ -153,7 +153,7 @@ def _forget_live_sets(resources: Resources, before: datetime, check: Callable[[]
     used = {known.metadata_location for name in names for known in operations.known_tables.of_catalog(name)}
     merged = [
         file.path
-        for file in stores.list(f"{resources.root}/live-sets")
+        for file in (stores.list(f"{resources.root}/live-sets") if has_root_alone(stores, resources.root) else ())
         if file.last_modified is not None and file.last_modified < before and file.path not in used
     ]
     if merged and not dry_run:
