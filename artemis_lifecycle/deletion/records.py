@@ -29,10 +29,10 @@ from artemis_lifecycle.storage.types import StoredFile
 @dataclass(frozen=True)
 class Forgotten:
     """What was deleted: `counts` is rows by kind (`jobs` and `listings` count deletions and listings; `plans`, `scans`,
-    `thaws`, `restores`, `cold_scans` and `incidents` those whose frames or reports were deleted; `unnamed` frames of
-    processes that died before they stored a record; `indexes` manifest indexes that were not extended since, such as
-    those of dropped tables), `files` and `bytes` are under `operations.root`. A dry run counts what it would delete;
-    that includes no plan or scan whose deletion the same run would forget first."""
+    `thaws`, `restores`, `cold_scans`, `observed` and `incidents` those whose frames or reports were deleted; `unnamed`
+    frames of processes that died before they stored a record; `indexes` manifest indexes that were not extended since,
+    such as those of dropped tables), `files` and `bytes` are under `operations.root`. A dry run counts what it would
+    delete; that includes no plan or scan whose deletion the same run would forget first."""
 
     counts: Mapping[str, int]
     files: int
@@ -52,6 +52,7 @@ def forget(
     operations: Operations,
     root: str,
     *,
+    observed: str,
     records_before: datetime,
     listings_before: datetime,
     trim: Callable[[str], None],
@@ -91,6 +92,7 @@ def forget(
         counts[owner.kind] += 1
     old = partial(_remove_old, stores, done=done, check=check, dry_run=dry_run)
     counts["cold_scans"] = old(f"{root}/cold-scans", listings_before)
+    counts["observed"] = old(observed, listings_before)
     counts["incidents"] = old(f"{root}/incidents", records_before)
     is_alone = has_root_alone(stores, root)
     counts["unnamed"] = sum(
@@ -100,6 +102,8 @@ def forget(
     )
     counts["indexes"] = sum(old(f"{root}/{each}", records_before) for each in _INDEXES)
     check()
+    if not dry_run:
+        operations.outbox.forget(listings_before)
     rows = records.before(records_before) if dry_run else records.forget(records_before)
     return Forgotten({"jobs": len(jobs), "listings": len(listings), **counts, **rows}, done.files, done.bytes, dry_run)
 

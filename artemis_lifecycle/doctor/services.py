@@ -41,7 +41,8 @@ from artemis_lifecycle.errors import ConfigError, LifecycleError
 from artemis_lifecycle.fleet.fleet import unread_readers
 from artemis_lifecycle.operations.database import Clock, connected, read_deployment, schema_state
 from artemis_lifecycle.operations.roles import ANALYST, APPROVER, INGEST, LIFECYCLE
-from artemis_lifecycle.session.resources import Folder, Progress, Resources, require_agreement
+from artemis_lifecycle.session.progress import Progress
+from artemis_lifecycle.session.resources import Folder, Resources, require_agreement
 from artemis_lifecycle.spark.executors import local_cores, require_executors
 from artemis_lifecycle.spark.session import open_session, session_conf
 from artemis_lifecycle.storage.local.store import local_path
@@ -316,7 +317,7 @@ def deployment(name: str, config: LifecycleConfig, live: Catalog) -> Check:
             said = f"no record; {who} says that no other deployment works on the catalog: {why}"
             return Check(name, "warning", said, "make sure that this is still so")
         require_deployment(records, live.name, ours, who="doctor", record=False)
-        Progress(_stores(live), ours, engine).require()
+        Progress(_stores(live), ours, engine).require(recall=False)
         return Check(name, "ok", "ours" if records.newest() else "free: the first use takes it")
 
 

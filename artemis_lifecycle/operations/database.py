@@ -28,6 +28,7 @@ from artemis_lifecycle.operations.lineage import GateAttempts, LedgerProgresses,
 from artemis_lifecycle.operations.live_sets import LiveSets
 from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.migrations import HEAD
+from artemis_lifecycle.operations.outbox import Outbox
 from artemis_lifecycle.operations.plans import Plans, Verdicts
 from artemis_lifecycle.operations.quarantines import Quarantines
 from artemis_lifecycle.operations.records import Records
@@ -212,7 +213,9 @@ _WRITES = re.compile(
     r"(?is)\s*(?:WITH\b.*\b)?(?:INSERT INTO|UPDATE|DELETE FROM|LOCK TABLE)\b|.*\bFOR (?:UPDATE|SHARE)\b"
 )
 _OBSERVED = frozenset(
-    {"catalog_looks", "health", "health_history", "held_bytes", "known_tables", "seen_pointers", "table_locations"}
+    """
+    catalog_looks health health_history held_bytes known_tables outbox seen_pointers sent_files table_locations
+    """.split()  # noqa: SIM905
 )
 """What questions record of what they saw, where they may."""
 
@@ -263,6 +266,7 @@ class Operations:
         self.scrubs = Scrubs(engine)
         self.known_tables = KnownTables(engine)
         self.records = Records(engine)
+        self.outbox = Outbox(engine)
         self.table_locations = TableLocations(engine)
         self.settled_metadata = SettledMetadata(engine)
         self.verdicts = Verdicts(engine)

@@ -3,12 +3,11 @@ here: their use."""
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -39,19 +38,16 @@ from artemis_lifecycle.errors import (
     NaiveDatetime,
     OperationsUnavailable,
     OtherDeployment,
-    UnreadableMetadata,
 )
 from artemis_lifecycle.metadata.table_metadata import read_metadata_json, read_table_metadata
 from artemis_lifecycle.operations.database import Clock, Deployment, Operations, connected, read_deployment
-from artemis_lifecycle.operations.decisions import decisions, person
-from artemis_lifecycle.operations.holds import holds
+from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.known_tables import KnownTable, Swaps
-from artemis_lifecycle.operations.leases import Leases
 from artemis_lifecycle.operations.roles import where_allowed
-from artemis_lifecycle.operations.tables import Reached, reached
 from artemis_lifecycle.protection.context import TablesOfCatalog
 from artemis_lifecycle.session.formats import Kind, OtherTables
 from artemis_lifecycle.session.live_catalogs import AllReaders, LiveCatalogs, catalogs_of_database
+from artemis_lifecycle.session.progress import Progress
 from artemis_lifecycle.spark.isolated import end_children
 from artemis_lifecycle.spark.runner import Starter
 from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
@@ -63,97 +59,6 @@ from artemis_lifecycle.storage.stores import Stores, StoreSettings, is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from sqlalchemy import Engine
-
-
-# --- progress ---------------------------------------------------------------------------------------------------------
-# The progress of an operations database, stored outside it.
-#
-# A restored server backup lacks all later holds and plans. A copy of a whole server (a disk snapshot) has the
-# identity of the original. Leases, decisions and holds only become more, and how far they have come is stored in a file
-# under `operations.root`. A database that has not come as far is not the one that did. Their rows say it: a sequence
-# is up to 32 ahead in a server that was copied while it ran.
-
-
-@dataclass(frozen=True)
-class _Mark:
-    lease: int
-    decisions: Reached
-    holds: Reached
-
-
-class Progress:
-    """The file of one deployment."""
-
-    def __init__(self, stores: Stores, deployment: Deployment, engine: Engine) -> None:
-        self._stores = stores
-        self._deployment = deployment
-        self._engine = engine
-        self._path = f"{deployment.root}/deployment/{deployment.operations_id}.json"
-
-    def require(self) -> None:
-        """Raise OtherDeployment if a lease was issued, a hold placed, or something decided, that this database does not
-        know."""
-        # In this order: a lease that is taken in the meantime only raises the token that the database knows.
-        unknown = self._unknown(self._recorded())
-        if unknown is not None:
-            raise OtherDeployment(
-                f"The operations database at {self._deployment.address} is behind its recorded progress: {unknown}. "
-                "It was restored from a backup, or is a copy of a server that continues elsewhere",
-                path=self._path,
-                hint="set operations.uri to the database that continues. If this is the one from now on, place again "
-                "the holds that it lost (artemis holds), then: artemis take-over --who … --why …",
-            )
-
-    def reached(self) -> None:
-        """Record how far the database has come, unless it was behind before that."""
-        # Another process may write meanwhile, and know less: who writes reads again.
-        while (now := self.known()) != (recorded := self._recorded()) and self._unknown(recorded) is None:
-            self._write(now)
-
-    def accept(self) -> bool:
-        """Accept what the database knows. Return whether it was behind."""
-        was_behind = self._unknown(self._recorded()) is not None
-        if was_behind:
-            self._write(self.known())
-        return was_behind
-
-    def known(self, until: _Mark | None = None) -> _Mark:
-        """Return how far the database has come; with `until`, how far it had come then."""
-        at = ("", "") if until is None else (until.decisions.at, until.holds.at)
-        decided, held = (
-            reached(self._engine, *of) for of in zip((decisions.c.decided_at, holds.c.created_at), at, strict=True)
-        )
-        return _Mark(Leases(self._engine).newest_token(), decided, held)
-
-    def _unknown(self, recorded: _Mark) -> str | None:
-        """Return what of this the database does not know."""
-        found = self.known(recorded)
-        if found.lease < recorded.lease:
-            return f"its newest lease is {found.lease}, but lease {recorded.lease} was issued"
-        for what in ("decisions", "holds"):
-            there, then = getattr(found, what), getattr(recorded, what)
-            if then.at and (there.at != then.at or there.count < then.count):
-                return f"it lacks {what} of which the newest was made at {then.at}"
-        return None
-
-    def _write(self, mark: _Mark) -> None:
-        said = {"newest_lease": mark.lease, "decisions": asdict(mark.decisions), "holds": asdict(mark.holds)}
-        self._stores.write(self._path, json.dumps(said).encode(), overwrite=True)
-
-    def _recorded(self) -> _Mark:
-        if self._stores.head(self._path) is None:
-            return _Mark(0, Reached(), Reached())
-        try:
-            said = json.loads(self._stores.read(self._path))
-            decided, held = (Reached(**said.get(what, {})) for what in ("decisions", "holds"))
-            return _Mark(int(said["newest_lease"]), decided, held)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UnreadableMetadata(
-                "The recorded progress of the operations database cannot be read",
-                path=self._path,
-                hint="if that database was not restored from a backup, remove the file",
-            ) from error
 
 
 # --- clocks -----------------------------------------------------------------------------------------------------------
@@ -611,13 +516,15 @@ class Resources:
         return Progress(self.live_stores, deployment or self.deployment, self.unchecked_operations.engine)
 
     def note_decisions(self) -> None:
-        """Record outside of the database what was decided, before the person who decided it is told."""
+        """Record outside of the database what was decided and observed, before the person who decided it is told."""
         try:
             with where_allowed():
                 progress = self.progress() if self.unchecked_operations.exists else None
-                if progress is not None and (known := progress.known()) != self._noted:
-                    progress.reached()
-                    self._noted = known
+                if progress is not None:
+                    progress.send()
+                    if (known := progress.known()) != self._noted:
+                        progress.reached()
+                        self._noted = known
         except LifecycleError as error:
             # A person may decide without a right to write there; the next step records it.
             _log.warning("A backup of the operations database may forget what was decided: %s", error)

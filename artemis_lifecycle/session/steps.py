@@ -39,7 +39,8 @@ from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_w
 from artemis_lifecycle.protection.ownership import own_locations
 from artemis_lifecycle.session.formats import TableState as TableState
 from artemis_lifecycle.session.live_catalogs import catalogs_of_database, require_own_keys
-from artemis_lifecycle.session.resources import Progress, Resources
+from artemis_lifecycle.session.progress import Progress
+from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.spark.session import driver_pid
 
@@ -332,6 +333,8 @@ class Steps:
                     self.saw(state)
                     if step in _DELETING and state.catalog is None:
                         self.settle(state)
+                # What this step trusts must outlive a backup of the database.
+                progress.send()
             window_day = policy.quiet_window.day(resources.clock.now() if held is None else held.acquired_at)
             step_id = operations.steps.start(
                 state.metadata.table_uuid,

@@ -24,6 +24,7 @@ from artemis_lifecycle.operations.database import connected
 from artemis_lifecycle.operations.decisions import paused
 from artemis_lifecycle.operations.roles import ANALYST, APPROVER, INGEST, LIFECYCLE
 from artemis_lifecycle.operations.tables import require_said
+from artemis_lifecycle.session.progress import observed
 from artemis_lifecycle.session.resources import Resources
 
 State = Literal["there", "made", "to make", "left out"]
@@ -130,6 +131,7 @@ def forget_records(resources: Resources, gate: Gate, *, dry_run: bool) -> Forgot
         resources.live_stores,
         resources.operations,
         resources.root,
+        observed=observed(resources.root, resources.deployment.operations_id),
         records_before=now - keep.keep,
         listings_before=now - keep.listings,
         trim=partial(trim_plan, resources.live_stores, resources.operations),

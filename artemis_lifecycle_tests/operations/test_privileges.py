@@ -53,7 +53,9 @@ READ, CHANGED, WORKED = {"SELECT"}, {"SELECT", "INSERT", "UPDATE"}, {"SELECT", "
 NEEDED: dict[str, set[str]] = {
     # What the steps do: rows that are over are cleared away from these; all others say who decided what.
     "heartbeats": WORKED,
+    "outbox": WORKED,
     "seen_pointers": WORKED,
+    "sent_files": WORKED,
     "leases": WORKED,
     "batches": WORKED,
     "check_results": WORKED,

@@ -177,6 +177,35 @@ _DECISIONS = (
     "EXECUTE FUNCTION lifecycle.decision_stays()",
 )
 
+_SENT = ("known_tables", "seen_pointers", "table_locations", "holds")
+
+_OUTBOX = (
+    # In the same transaction, whoever writes: a backup that is put back must not forget it.
+    """
+    CREATE FUNCTION lifecycle.send_state() RETURNS trigger LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    DECLARE
+        state JSONB := to_jsonb(NEW);
+        was TEXT;
+    BEGIN
+        IF TG_OP = 'UPDATE' THEN
+            -- Seen again as it was.
+            IF state - 'last_seen' = to_jsonb(OLD) - 'last_seen' THEN
+                RETURN NULL;
+            END IF;
+            was := nullif(to_jsonb(OLD) ->> 'table_name', state ->> 'table_name');
+        END IF;
+        INSERT INTO lifecycle.outbox (of_table, state, was) VALUES (TG_TABLE_NAME, state, was);
+        RETURN NULL;
+    END $$
+    """,
+    *(
+        f"CREATE TRIGGER state_is_sent AFTER INSERT OR UPDATE ON lifecycle.{table} FOR EACH ROW "
+        "EXECUTE FUNCTION lifecycle.send_state()"
+        for table in _SENT
+    ),
+)
+
 _APPROVALS = (
     f"""
     CREATE FUNCTION lifecycle.approver_approves() RETURNS trigger LANGUAGE plpgsql
@@ -277,7 +306,7 @@ _GRANTS = {
         "lifecycle.handoff_batches, lifecycle.heartbeats, lifecycle.leases, lifecycle.listings, "
         "lifecycle.rest_commits, lifecycle.run_times, lifecycle.steps, lifecycle.live_sets, "
         "lifecycle.live_set_references, lifecycle.live_versions, lifecycle.live_contents, lifecycle.swept_tables, "
-        "lifecycle.base_locations, lifecycle.seen_pointers",
+        "lifecycle.base_locations, lifecycle.outbox, lifecycle.seen_pointers, lifecycle.sent_files",
         "SELECT, INSERT, UPDATE ON TABLE lifecycle.catalog_looks, lifecycle.cold_losses, lifecycle.cold_scrubs, "
         "lifecycle.deep_moves, "
         "lifecycle.health, lifecycle.held_bytes, lifecycle.holds, lifecycle.jobs, lifecycle.known_tables, "
@@ -307,6 +336,7 @@ _STATEMENTS = (
     *_LOCKS,
     *_HEARTBEATS,
     *_DECISIONS,
+    *_OUTBOX,
     *_APPROVALS,
     "INSERT INTO lifecycle.identity (operations_id) VALUES (gen_random_uuid()::text)",
     # A function that runs as its owner is for no other login to call, or to use as a trigger of its own table.
