@@ -571,7 +571,8 @@ class _Question:
         protected = ProtectedFiles(known, places, same, cutoffs(listing, settings, name))
         left = _without(left, protected.reasons(left))
         around = {parent(normalize(path, rules)) for path in left.column("path").to_pylist()}
-        logs = claims(self.resources.live_stores, possible_roots(around, own, places.roots, rules)) if around else {}
+        stores = self.resources.live_stores
+        logs = claims(stores, possible_roots(around, own, places.roots, rules), own) if around else {}
         if logs:
             known += tuple((OTHER_TABLE, hash_texts(named or (), rules)) for named in logs.values())
             theirs = (root if named is None else f"{root}/{DELTA_LOG}" for root, named in logs.items())

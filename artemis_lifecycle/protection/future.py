@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from posixpath import normpath
 from shlex import quote
 from urllib.parse import unquote
 
@@ -32,9 +33,14 @@ _PAIMON = {"snapshot": re.compile(r"snapshot-\d+\Z"), "schema": re.compile(r"sch
 _COMMIT = re.compile(r"\d{20}\.json\Z")
 _SAYS_NO_MORE = re.compile(r"_last_checkpoint\Z|\d{20}\.checkpoint(\.[\w.-]+)?\.parquet\Z|.*\.crc\Z")
 """What a log has besides its commits: while every commit is there, it names no other files."""
+_LAST_CHECKPOINT = "_last_checkpoint"
+_NUMBER = re.compile(r"\d{20}")
 _NAMES_NONE = ("metaData", "protocol", "txn", "commitInfo", "domainMetadata")
 _PARTITION = re.compile(r"[01]+\Z|.*=")
 """Folders of a partition, or of Iceberg's object storage layout: no table begins below one."""
+_LISTED, _ASKED = 5_000, 100
+"""How many entries of each location are listed, and how many folders among them are asked for a log: before each batch,
+whatever the table's size."""
 _READERS = 8
 
 
@@ -56,10 +62,10 @@ def possible_roots(folders: Iterable[str], own: Sequence[str], around: Sequence[
     return found
 
 
-def claims(stores: Stores, roots: Iterable[str]) -> dict[str, frozenset[str] | None]:
-    """Return the paths that the log in each of these folders names; None if the whole folder is claimed. Folders
-    without a log are left out. Raises StorageError."""
-    ordered = sorted(roots)
+def claims(stores: Stores, roots: Iterable[str], own: Iterable[str] = ()) -> dict[str, frozenset[str] | None]:
+    """Return the paths that the log in each of these folders, or in one directly below the `own` locations, names; None
+    if the whole folder is claimed. Folders without a log are left out. Raises StorageError."""
+    ordered = sorted({*roots, *(folder for each in own for folder in _directly_below(stores, each))})
     others = threaded(
         lambda root: _has_files(stores, f"{root}/{_HUDI}") or _is_paimons(stores, root), ordered, _READERS
     )
@@ -69,6 +75,14 @@ def claims(stores: Stores, roots: Iterable[str]) -> dict[str, frozenset[str] | N
         for root, other, log in zip(ordered, others, logs, strict=True)
         if other or log
     }
+
+
+def _directly_below(stores: Stores, location: str) -> list[str]:
+    """Return the folders in which a table of another format may begin."""
+    folders = [folder.removesuffix("/") for folder in stores.children(location, _LISTED)[0]]
+    named = ((folder, folder.rpartition("/")[2]) for folder in folders)
+    found = [folder for folder, name in named if name not in (DELTA_LOG, _HUDI) and not _PARTITION.match(name)]
+    return found[:_ASKED]
 
 
 def _has_files(stores: Stores, folder: str) -> bool:
@@ -91,7 +105,14 @@ def _named(stores: Stores, root: str) -> frozenset[str] | None:
     others = [name for name in names if not _COMMIT.match(name) and not _SAYS_NO_MORE.match(name)]
     if folders or others or [int(name[:20]) for name in commits] != [*range(len(commits))] or not commits:
         return None
+    # The newest commits may be gone, which a checkpoint or a checksum of theirs shows.
+    if any(int(number) >= len(commits) for name in names for number in _NUMBER.findall(name)):
+        return None
     try:
+        if _LAST_CHECKPOINT in names:
+            last = json.loads(stores.read(f"{root}/{DELTA_LOG}/{_LAST_CHECKPOINT}"))["version"]
+            if last >= len(commits):
+                return None
         read = threaded(lambda name: stores.read(f"{root}/{DELTA_LOG}/{name}").decode(), commits, _READERS)
         return frozenset(
             path for text in read for line in text.splitlines() if line.strip() for path in _files(root, line)
@@ -104,9 +125,11 @@ def _files(root: str, line: str) -> Iterator[str]:
     """Yield the locations that one action names. Raises ValueError for what is not known to name none."""
     for kind, said in json.loads(line).items():
         if kind in ("add", "remove", "cdc") and said.get("deletionVector") is None:
-            # Paths are percent-encoded, and relative to the table's folder or absolute.
+            # Paths are percent-encoded, and relative to the table's folder or absolute. Hadoop resolves their dots.
             for path in {said["path"], unquote(said["path"])}:
-                yield path if split(path).scheme or path.startswith("/") else f"{root}/{path}"
+                place = path if split(path).scheme or path.startswith("/") else f"{root}/{path}"
+                below = split(place).path
+                yield from (place, place.removesuffix(below) + normpath(below))
         elif kind not in _NAMES_NONE:
             raise ValueError(kind)
 

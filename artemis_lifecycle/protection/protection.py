@@ -353,8 +353,9 @@ class Protection:
         self._read_logs()
 
     def _read_logs(self) -> None:
-        """Read the logs of other formats around the considered files, as far as they are new."""
-        self._claims = claims(self._context.stores, self._places_of_logs)
+        """Read the logs of other formats around the considered files, and directly below the table's locations."""
+        own = self._own_roots if self._places_of_logs else ()
+        self._claims = claims(self._context.stores, self._places_of_logs, own)
         self.neighbors.reached.saw_formats(self._deletion.table, self._claims)
 
     def _reached_since(self, since_ms: int | None) -> NDArray[np.uint64]:

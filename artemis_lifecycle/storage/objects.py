@@ -360,12 +360,14 @@ class ObjectStore:
         for _, files in self.pages(prefix, deep=True):
             yield from files
 
-    def children(self, prefix: str) -> Children:
+    def children(self, prefix: str, most: int | None = None) -> Children:
         folders: list[str] = []
         found: list[StoredFile] = []
         for below, files in self.pages(prefix, deep=False):
             folders += below
             found += files
+            if most is not None and len(folders) + len(found) >= most:
+                break
         return folders, found
 
     def pages(self, prefix: str, *, deep: bool, after: Any = None) -> Iterator[Children]:

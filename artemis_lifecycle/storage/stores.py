@@ -172,10 +172,10 @@ class Stores:
         enough. The number of keys in each is unknown."""
         return self._s3_of(span).split(span, wanted)
 
-    def children(self, prefix: str) -> Children:
+    def children(self, prefix: str, most: int | None = None) -> Children:
         """Return one level of `list`: (folders, each with its trailing `/`; files). `list` and `children` accept such a
-        folder."""
-        return self._store(prefix).children(prefix)
+        folder. With `most`, an object store is asked for no further page after so many entries."""
+        return self._store(prefix).children(prefix, most)
 
     def head(self, path: str) -> StoredFile | None:
         """Return the store's information about one file. None if it is absent or a folder."""

@@ -21,10 +21,13 @@ from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.sql import ensure_tables
 from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.doctor.services import readers
 from artemis_lifecycle.errors import LifecycleError, NewerFormat, StaleMetadata, UnreadableMetadata
 from artemis_lifecycle.operations.database import connected
 from artemis_lifecycle.operations.known_tables import beside_catalog
+from artemis_lifecycle.protection import future
+from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.cold_tier.test_put_back import put_back
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import set_ages
@@ -374,7 +377,7 @@ def test_files_of_a_table_inside_that_no_catalog_names_and_nobody_reads_stay(
 
 def delta_commit(folder: Path, number: int, *actions: dict[str, Any]) -> None:
     log = folder / "_delta_log"
-    log.mkdir(exist_ok=True)
+    log.mkdir(parents=True, exist_ok=True)
     (log / f"{number:020}.json").write_text("\n".join(map(json.dumps, actions)))
 
 
@@ -390,6 +393,92 @@ def test_what_a_delta_log_names_stays_and_the_rest_goes(lifecycle: Lifecycle) ->
     assert all(path.exists() for path in (*named, absolute)) and not lost.exists()
     overwrite(lifecycle, "db.t", 2)
     assert outcomes(lifecycle.expire("db.t"))[str(live)] == ("kept", "other_table")
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("how", ["expire", "orphans", "dropped"])
+@pytest.mark.parametrize("log", ["below", "checkpoint", "later checkpoint"])
+def test_what_a_log_names_stays_whichever_deletion_comes_and_whenever_it_is_written(
+    lifecycle: Lifecycle, log: str, how: str, moment: str
+) -> None:
+    table = create(lifecycle, "db.t")
+    for number in (2, 3):
+        append(lifecycle, "db.t", number)
+    files = sorted((table / "data").glob("*.parquet"))
+    if how == "orphans":
+        files = [stray(table, f"data/{number}.parquet") for number in range(3)]
+    dots, absolute, other = files
+
+    def write_log() -> None:
+        folder, up = (table / "delta", "../") if log == "below" else (table, "")
+        named = [f"{up}data/{dots.name}", f"file:{absolute}"]
+        delta_commit(folder, 0, *({"add": {"path": path}} for path in named))
+        if log != "below":
+            (folder / "_delta_log" / f"{10 * (log != 'checkpoint'):020}.checkpoint.parquet").write_bytes(b"PAR1")
+
+    if moment == "before":
+        write_log()
+    done: DeletionReport
+    if how == "expire":
+        overwrite(lifecycle, "db.t", 4)
+        plan = lifecycle.plan_expiration("db.t")
+        lifecycle.commit_expiration(plan)
+    elif how == "orphans":
+        make_all_old(table)
+        scan = lifecycle.scan_orphans("db.t")
+    else:
+        is_over(lifecycle, drop(lifecycle, "db.t"))
+        scan = lifecycle.scan_dropped("db.t")
+        lifecycle.approve(scan, who="me", why="test")
+    if moment == "after":
+        write_log()
+    if how == "expire":
+        done = lifecycle.delete_files(plan)
+    else:
+        done = (lifecycle.delete_orphans if how == "orphans" else lifecycle.delete_dropped)(scan)
+    assert dots.exists() and absolute.exists() and other.exists() == (log == "later checkpoint")
+    assert done.deleted or log == "later checkpoint"
+
+
+def test_folders_of_partitions_are_not_asked_and_others_up_to_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, stores = set[str](), Stores()
+    monkeypatch.setattr(future, "_has_files", lambda stores, folder: bool(asked.add(folder)))
+    for name in ("data", "day=1", "0101", "_delta_log", *(f"x{number:03}" for number in range(200))):
+        (tmp_path / name).mkdir()
+    assert future.claims(stores, [f"{tmp_path}/data"], [str(tmp_path)]) == {}
+    below = {folder.removeprefix(f"{tmp_path}/").partition("/")[0] for folder in asked}
+    assert below == {"data", *(f"x{number:03}" for number in range(99))}
+
+
+def test_what_a_log_names_is_found_by_its_folders_dots(tmp_path: Path) -> None:
+    """As Hadoop's `Path` reads it in every store; in S3 a path with dots is another one."""
+    action = json.dumps({"add": {"path": "../data/./a%20b.parquet"}})
+    assert "s3://b/t/data/a b.parquet" in set(future._files("s3://b/t/delta", action))
+    away = json.dumps({"remove": {"path": "s3a://b/t/delta/../x.parquet"}})
+    assert set(future._files("s3://b/t/delta", away)) == {"s3a://b/t/delta/../x.parquet", "s3a://b/t/x.parquet"}
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        "00000000000000000010.checkpoint.parquet",
+        "00000000000000000010.checkpoint.0000000001.0000000002.parquet",
+        "00000000000000000010.crc",
+        ".00000000000000000002.json.crc",
+        "_last_checkpoint",
+    ],
+)
+@pytest.mark.parametrize("is_there", [False, True], ids=["its commits are gone", "its commits are there"])
+def test_a_log_that_knows_of_a_later_commit_is_not_whole(tmp_path: Path, later: str, is_there: bool) -> None:
+    for number in range(11 if is_there else 2):
+        delta_commit(tmp_path, number, {"add": {"path": f"{number}.parquet"}})
+    (tmp_path / "_delta_log" / later).write_text('{"version": 10}')
+    named = future.claims(Stores(), [str(tmp_path)])[str(tmp_path)]
+    assert (named is not None) == is_there
+    if named is not None:
+        assert len({Path(each).name for each in named}) == 11
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,8 @@ class FolderStores(Stores):
     def head(self, path: str) -> StoredFile | None:
         return super().head(self.on_disk(path))
 
-    def children(self, prefix: str) -> Children:
-        return super().children(self.on_disk(prefix))
+    def children(self, prefix: str, most: int | None = None) -> Children:
+        return super().children(self.on_disk(prefix), most)
 
     def write(self, path: str, data: bytes, *, overwrite: bool = False, storage_class: str | None = None) -> StoredFile:
         if self.dies_at is not None:

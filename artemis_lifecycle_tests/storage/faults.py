@@ -99,9 +99,9 @@ class FaultyStores(Stores):
             yield file
         self._end(fault, prefix)
 
-    def children(self, prefix: str):  # type: ignore[no-untyped-def]
+    def children(self, prefix: str, most: int | None = None):  # type: ignore[no-untyped-def]
         fault = self._begin("list", prefix)
-        answer = self.inner.children(prefix)
+        answer = self.inner.children(prefix, most)
         self._end(fault, prefix)
         return answer
 

@@ -132,6 +132,15 @@ def test_a_listing_that_fails_on_a_later_page_raises(s3: S3Server, bucket: str) 
         list(stores.list(f"s3://{bucket}/t"))
 
 
+def test_one_level_is_listed_up_to_a_bound(s3: S3Server, bucket: str) -> None:
+    stores, injected = _injected(s3)
+    s3.fill(bucket, [*(f"t/{number:04}" for number in range(1_001)), "t/a/x", "t/z/x"])
+    assert stores.children(f"s3://{bucket}/t", 1_001)[0] == [f"s3://{bucket}/t/a/", f"s3://{bucket}/t/z/"]
+    assert injected.requests.count("ListObjectsV2") == 2
+    folders, files = stores.children(f"s3://{bucket}/t", 1_000)
+    assert injected.requests.count("ListObjectsV2") == 3 and (folders, len(files)) == ([], 1_000)
+
+
 def test_a_server_that_repeats_its_page_does_not_list_for_ever(s3: S3Server, bucket: str) -> None:
     stores, injected = _injected(s3)
 

@@ -329,7 +329,7 @@ class LocalStore:
             ]
             yield pa.RecordBatch.from_arrays(columns, ["path", "last_modified", "size_in_bytes", "tag"])
 
-    def children(self, prefix: str) -> Children:
+    def children(self, prefix: str, most: int | None = None) -> Children:
         entries = [*with_archived(prefix)]
         folders = sorted(entry for entry in entries if isinstance(entry, str))
         files = [entry for entry in entries if isinstance(entry, StoredFile)]
