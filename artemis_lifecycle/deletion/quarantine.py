@@ -15,7 +15,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -41,7 +41,7 @@ from artemis_lifecycle.spark.runner import Spark
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.stores import Stores, place_of
 from artemis_lifecycle.storage.threads import threaded
-from artemis_lifecycle.storage.types import FileStatuses, StoredFile
+from artemis_lifecycle.storage.types import NO_TAG, FileIdentity, FileStatuses, Sameness, StoredFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -52,6 +52,8 @@ _THREADS = 8
 _FILES_AT_ONCE = 1_000
 _DELETES_LAST = 30.0  # Seconds; well inside a lease.
 JOB = "job.json"
+_TAKEN = "another file stands at its path"
+_NO_COPY = "it is no longer in quarantine"
 
 
 @dataclass(frozen=True)
@@ -163,11 +165,12 @@ def put_back(
     record: QuarantineRecord,
     job: DeletionJob,
     *,
+    again: bool = False,
     check: Callable[[], None] = lambda: None,
     most: float = 1_000,
 ) -> Undeleted:
     """Copy every quarantined file of the job back to its path, if no file exists there. A second call does the rest.
-    The result has the first `most` problems.
+    The result has the first `most` problems. `again`: an earlier call may have put files back.
 
     The caller holds the table's lease, and has recorded the undelete: from then on, no job deletes those paths. `root`
     is `operations.root`. `check` is called between pieces.
@@ -176,21 +179,24 @@ def put_back(
     def one(moved: FileOutcome) -> tuple[str, FileOutcome, str]:
         place = place_of(record.folder, moved.path)
         try:
-            was_there = stores.head(moved.path) is not None
+            now = stores.head(moved.path)
             if stores.head(place) is None:
-                # An earlier undelete may have put it back, and a purge that was stopped deleted the copy.
-                return ("present", moved, "") if was_there else ("failed", moved, "it is no longer in quarantine")
+                if now is None:
+                    return "failed", moved, _NO_COPY
+                why = _another(gone.get(moved.path), now, again=again)
+                return ("taken", moved, f"{why}; {_NO_COPY}") if why else ("present", moved, "")
             stores.duplicate(place, moved.path, overwrite=False)
         except ExistingFile:
-            return "taken", moved, "another file stands at its path"
+            return "taken", moved, _TAKEN
         except StorageError as error:
             return "failed", moved, error.what
-        return "present" if was_there else "restored", moved, ""
+        return "restored" if now is None else "present", moved, ""
 
+    gone: dict[str, FileIdentity] = {}
     counts: Counter[str] = Counter()
     size = 0
     problems: list[tuple[str, str]] = []
-    for piece in _pieces(moved_files(stores, job, record, outcomes_of_job(stores, root, record.job_id))):
+    for piece in _pieces(moved_files(stores, job, record, outcomes_of_job(stores, root, record.job_id), gone)):
         check()
         with around("quarantine.put_back"):
             for outcome, moved, why in threaded(one, piece, _THREADS):
@@ -212,21 +218,41 @@ def put_back(
     )
 
 
+def _another(was: FileIdentity | None, now: StoredFile, *, again: bool) -> str | None:
+    """Return why the file at a path is not the moved one, or may not be; None if it is. A copy that was put back has
+    another time, and on disk another token, too."""
+    if was is None or not was.size_in_bytes:  # Metadata says nothing about the size of some kinds of files.
+        was = replace(was or FileIdentity(0), size_in_bytes=now.size_in_bytes)
+    found = was.compare(now.identity)
+    if found is Sameness.OTHER:
+        return _TAKEN
+    is_same = found is Sameness.SAME or was.tag == now.tag != NO_TAG
+    return None if is_same or again else "the file at its path may be another one"
+
+
 def moved_files(
-    stores: Stores, job: DeletionJob, record: QuarantineRecord, recorded: Iterable[FileOutcome] = ()
+    stores: Stores,
+    job: DeletionJob,
+    record: QuarantineRecord,
+    recorded: Iterable[FileOutcome] = (),
+    gone: dict[str, FileIdentity] | None = None,
 ) -> Iterator[FileOutcome]:
     """Yield the job's files that are in quarantine now, whatever the outcomes say: a worker that was killed after it
-    moved a batch recorded none. Then those that were moved as `recorded`, and are no longer there."""
+    moved a batch recorded none. Then those that were moved as `recorded`, and are no longer there; before these, `gone`
+    gets what the job's list says of them."""
     aside = {file.path.rpartition("/")[2] for file in stores.list(f"{record.folder}/files")}
 
     def is_aside(path: str) -> bool:
         return place_of(record.folder, path).rpartition("/")[2] in aside
 
+    lost = {each.path: each for each in recorded if each.outcome == QUARANTINED and not is_aside(each.path)}
     for rows in sealed_pieces(stores, job, _FILES_AT_ONCE):
         for row in rows.to_pylist():
             if is_aside(row["path"]):
                 yield FileOutcome(row["path"], row["kind"], row["size_in_bytes"], QUARANTINED, row["reason"])
-    yield from (each for each in recorded if each.outcome == QUARANTINED and not is_aside(each.path))
+            elif gone is not None and row["path"] in lost:
+                gone[row["path"]] = FileIdentity(row["size_in_bytes"], row["last_modified"], row["tag"])
+    yield from lost.values()
 
 
 @dataclass(frozen=True)

@@ -147,11 +147,12 @@ class Quarantine:
         resources, job_id = self.resources, record.job_id
         self._require_ended(job_id, record.table)
         # The record comes first, under the deletions' lock, so that no deletion removes the restored files again.
+        again = record.undeleted_at is not None
         with table_lock(resources.operations.engine, record.table_uuid, table=record.table):
             record = resources.operations.quarantines.undelete(job_id, who, why)
         recorded()
         spark, stores = resources.start_spark, resources.live_stores
-        return put_back(spark, stores, resources.root, record, self.job(job_id), check=check)
+        return put_back(spark, stores, resources.root, record, self.job(job_id), again=again, check=check)
 
     def _record(self, job_id: str) -> QuarantineRecord:
         """Return the record of a job's quarantine; made anew, with the job's, if the database was put back to before

@@ -154,11 +154,12 @@ class Undrop:
         for record in resources.operations.quarantines.of_table(known.table_uuid):
             job = self.quarantine.job(record.job_id)
             if job.kind == "dropped" and record.state is not QuarantineState.PURGED:
+                again = record.undeleted_at is not None
                 with table_lock(resources.operations.engine, record.table_uuid, table=record.table):
                     record = resources.operations.quarantines.undelete(record.job_id, who, why)
                 stores, root = resources.live_stores, resources.root
-                spark = resources.start_spark
-                done.append(put_back(spark, stores, root, record, job, check=step.check, most=float("inf")))
+                spark, most = resources.start_spark, float("inf")
+                done.append(put_back(spark, stores, root, record, job, again=again, check=step.check, most=most))
         return done
 
     def _last_state(self, known: KnownTable) -> tuple[TableMetadata, TableMetadata]:

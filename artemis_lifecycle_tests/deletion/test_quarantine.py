@@ -279,6 +279,28 @@ def test_what_somebody_removed_from_quarantine_is_named(lifecycle: Lifecycle) ->
     assert not any(local(path).exists() for path, _ in done.problems)
 
 
+@pytest.mark.parametrize("size", ["another size", "the same size"])
+def test_another_file_is_named_where_the_copy_was_removed(lifecycle: Lifecycle, size: str) -> None:
+    table = make_table(lifecycle, "replaced", 2)
+    core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {lifecycle.config.catalogs.live.name}.{table} VALUES (9)")
+    report = lifecycle.expire(table)
+    [record] = lifecycle.quarantined(table)
+    moved = [row["path"] for row in report.files().where(f"outcome = '{QUARANTINED}'").collect()]
+    stranger, own = (each for each in moved if each.endswith(".parquet"))
+    content = b"x" * (local(place_of(record.folder, stranger)).stat().st_size + (size == "another size"))
+    local(place_of(record.folder, stranger)).unlink()
+    local(stranger).write_bytes(content)
+    # Somebody moved this one back by hand.
+    local(place_of(record.folder, own)).rename(local(own))
+
+    done = lifecycle.undelete(report.job_id, who="ada", why="the audit asks")
+    assert (done.restored, done.present, done.taken, done.failed) == (len(moved) - 2, 1, 1, 0)
+    [(path, why)] = done.problems
+    said = "another file stands at its path" if size == "another size" else "the file at its path may be another one"
+    assert (path, why) == (stranger, f"{said}; it is no longer in quarantine")
+    assert local(stranger).read_bytes() == content
+
+
 def test_what_the_database_has_forgotten_is_brought_back(lifecycle: Lifecycle) -> None:
     """It came back from before the plan, with the catalog: the table names files that are only in quarantine."""
     table = make_table(lifecycle, "forgotten", 2)
