@@ -208,9 +208,10 @@ class KnownTables(db.Part):
         return self._all(known_tables.c.catalog == catalog, known_tables.c.missing_since.is_not(None))
 
     def get(self, catalog: str, table_uuid: str, table: str) -> KnownTable:
-        """Return what is known of a table, or of the one that it was renamed to. Raises NoSuchTable."""
+        """Return what is known of a table, or of the one that it was renamed to, or moved. Raises NoSuchTable."""
         having = self._all(known_tables.c.catalog == catalog, _uuid(table_uuid))
-        found = [each for each in having if each.table == table] or [each for each in having if not each.missing_since]
+        found = [each for each in having if each.table == table]
+        found = found or [each for each in having or self.of_uuid(table_uuid) if not each.missing_since]
         if not found:
             raise NoSuchTable(
                 f"Catalog {catalog} has no record of a table {table_uuid} with that name",
@@ -243,6 +244,16 @@ class KnownTables(db.Part):
     def gone(self, known: KnownTable) -> KnownTable:
         """Record that a dropped table's files were deleted. Raises PlanStateError if it is not missing."""
         return self._decide(known, gone_at=sa.func.coalesce(known_tables.c.gone_at, sa.func.clock_timestamp()))
+
+    def moved(self, known: KnownTable) -> bool:
+        """Forget a dropped table, because another catalog has its line. Return False if it changed meanwhile."""
+        unchanged = (
+            known_tables.c.metadata_location == known.metadata_location,
+            known_tables.c.missing_since.is_not(None),
+        )
+        undecided = known_tables.c.kept_at.is_(None), known_tables.c.gone_at.is_(None)
+        forget = sa.delete(known_tables).where(*_same(known), *unchanged, *undecided)
+        return db.write(self.engine, "known_tables.moved", forget) > 0
 
     def _decide(
         self, known: KnownTable, decision: NewDecision | None = None, *, again: bool = True, **values: object

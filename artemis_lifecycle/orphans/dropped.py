@@ -11,7 +11,7 @@ nothing shows it, so a person approves each deletion.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,7 +21,7 @@ import numpy as np
 
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.config.durations import format_duration
-from artemis_lifecycle.errors import ExistingFile, MissingFile, Refused, UnreadableMetadata
+from artemis_lifecycle.errors import ExistingFile, MissingFile, Refused, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.lines import is_written_once
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, read_table_metadata
 from artemis_lifecycle.metadata.types import METADATA, TableMetadata
@@ -37,13 +37,15 @@ from artemis_lifecycle.protection.context import Asking, DeletionContext, Tables
 from artemis_lifecycle.protection.future import evidence, later_files, lost_since, may_be_of
 from artemis_lifecycle.protection.ownership import normal_locations
 from artemis_lifecycle.protection.protection import TOO_YOUNG, Ages, Protection
-from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.location import LocationRules, normalize
 from artemis_lifecycle.storage.stores import Stores
 
 DROPPED = "dropped_table"
 """The origin of files whose table was dropped."""
 
 _SHOWN = 3
+_MOVES_WITHIN = timedelta(hours=1)
+"""How long a table that moves to another catalog may be in both."""
 _SKEW = timedelta(minutes=1)
 """How far the store's clock may be ahead of the Postgres clock."""
 
@@ -154,6 +156,40 @@ def observe(
                 key = other.table_uuid, others[location]
                 present.setdefault(key, saw(others[location], location, other))
     return operations.known_tables.observe(name, present, before, complete=complete and not strangers), problems
+
+
+def is_moved(
+    known: KnownTable,
+    lines: Iterable[KnownTable],
+    stores: Stores,
+    operations: Operations,
+    rules_of: Callable[[str], LocationRules],
+    keep: timedelta,
+) -> bool:
+    """Return True, and forget a dropped table, if its line lives on: one of `lines`, which other live catalogs have
+    now, continues its last state. Like a renamed table, it goes on under that name.
+
+    One that was there beside it for longer than a move takes is a second name: what it expires stays for `keep`.
+    A person's `keep_dropped`, what can come back from quarantine, and a commit that no look saw keep the table dropped.
+    """
+    assert known.missing_since is not None
+    since, at = known.last_seen - _MOVES_WITHIN, known.metadata_location
+    lines = [each for each in lines if each.table_uuid == known.table_uuid and each.catalog != known.catalog]
+    if lines and operations.clock.now() < known.missing_since + keep:
+        lines = [each for each in lines if each.first_seen > since]
+    is_open = known.kept_at is None and known.gone_at is None and is_written_once(at)
+    if not lines or not is_open or operations.quarantines.of_dropped()(known):
+        return False
+    with suppress(StorageError):
+        behind = tables_behind(stores, [each.metadata_location for each in lines])
+        later = [path for path in later_files(stores, at) if may_be_of(stores, path, known.table_uuid)]
+        for each in lines:
+            found, rules = behind[each.metadata_location], rules_of(each.table)
+            if isinstance(found, Behind) and found.table_uuid == known.table_uuid:
+                line = {normalize(path, rules) for path in (each.metadata_location, *found.log)}
+                if line.issuperset(normalize(path, rules) for path in (at, *later)):
+                    return operations.known_tables.moved(known)
+    return False
 
 
 def last_metadata(stores: Stores, root: str, known: KnownTable, places: Sequence[str] = ()) -> TableMetadata:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import date
+from shlex import quote
 from typing import Literal, TypeVar
 
 from artemis_lifecycle.catalogs.identifier import parse
@@ -33,6 +34,7 @@ from artemis_lifecycle.operations.leases import Lease, mark
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.rest_commits import RestCommit
 from artemis_lifecycle.operations.scans import ScanRecord
+from artemis_lifecycle.orphans.dropped import is_moved as is_line_elsewhere
 from artemis_lifecycle.orphans.dropped import observe
 from artemis_lifecycle.protection.future import lost_since
 from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_window
@@ -103,7 +105,7 @@ class Steps:
         other = self.resources.other(table)
         return self.table_state(table) if other is None else other.state(table)
 
-    def state_of(self, table: str, table_uuid: str) -> TableState:
+    def state_of(self, table: str, table_uuid: str, job_id: str = "PLAN") -> TableState:
         """Return the current table with that uuid, under the name that it has now. `table` was its name when a plan, a
         scan or a hold was recorded: none is acted on by the name alone.
 
@@ -117,13 +119,19 @@ class Steps:
             found = found if renamed is None else self.any_state(renamed)
         if found is None:
             what = f"No table of the catalog is known to continue the one with the uuid {table_uuid}"
-            raise NoSuchTable(what, table=table, untouched="all its files", hint="list dropped tables: artemis dropped")
+            hint, known = "list dropped tables: artemis dropped", self.resources.operations.known_tables
+            others = [each.table for each in known.of_uuid(table_uuid) if not each.missing_since]
+            if others:
+                what = f"{what}; {others[0]} has it"
+                hint = f"if it moved there: artemis close {job_id}, then artemis plan {quote(others[0])}; else {hint}"
+            raise NoSuchTable(what, table=table, untouched="all its files", hint=hint)
         require_uuid(found.name, found.metadata.table_uuid, table_uuid)
         return found
 
     def resumed(self, record: R) -> tuple[R, TableState]:
         """Return what was recorded of a table under its current name, with its state. Raises as `state_of`."""
-        state = self.state_of(record.table, record.table_uuid)
+        job_id = record.scan_id if isinstance(record, ScanRecord) else record.plan_id
+        state = self.state_of(record.table, record.table_uuid, job_id)
         return (record if state.name == record.table else replace(record, table=state.name)), state
 
     def again(self, state: TableState) -> TableState:
@@ -180,7 +188,20 @@ class Steps:
             observe(siblings, stores, operations, beside, rules, most, before=before[beside])
             lost, unread = observe(tables, stores, operations, name, rules, most, before=before[name])
             missing, problems = missing + lost, problems | unread
-        return missing, problems
+        is_asked = len(answers) > 1 and any(each.kept_at is None and each.gone_at is None for each in missing)
+        now = {name: each.pointers() for name, (each, _) in answers.items()} if is_asked else {}
+        lines = [
+            each
+            for name, pointers in now.items()
+            for each in known(name)
+            if (there := pointers.get(each.table)) and there.metadata_location == each.metadata_location
+        ]
+
+        def is_moved(each: KnownTable) -> bool:
+            keep = max(policy.dropped.keep for policy in resources.config.policies(each.table))
+            return is_line_elsewhere(each, lines, stores, operations, rules, keep)
+
+        return [each for each in missing if each.catalog not in now or not is_moved(each)], problems
 
     def saw(self, state: TableState) -> None:
         """Record a table before anything is done to it: if it is dropped or moves, its files are found by this."""

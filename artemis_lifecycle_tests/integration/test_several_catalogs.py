@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -13,13 +15,14 @@ from typing import Any
 import pytest
 import yaml
 from pyspark.sql import SparkSession
+from sqlalchemy import text
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.doctor.diagnosis import diagnose
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
-from artemis_lifecycle.errors import BadInput, OperationsUnavailable, StalePlan
+from artemis_lifecycle.errors import BadInput, NoSuchTable, OperationsUnavailable
 from artemis_lifecycle.session.resources import Folder
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests import conftest, core_tables
@@ -61,9 +64,10 @@ def finance(lifecycle: Lifecycle) -> str:
     return next(iter(lifecycle.config.catalogs.named))
 
 
-def made(spark: SparkSession, catalog: str, first: int) -> None:
+def made(spark: SparkSession, catalog: str, first: int, location: str | None = None) -> None:
     core_tables.sql(spark, f"CREATE NAMESPACE IF NOT EXISTS {catalog}.db")
-    core_tables.sql(spark, f"CREATE TABLE {catalog}.db.t (id int) USING iceberg")
+    where = "" if location is None else f" LOCATION '{location}'"
+    core_tables.sql(spark, f"CREATE TABLE {catalog}.db.t (id int) USING iceberg{where}")
     for number in range(first, first + 3):
         core_tables.sql(spark, f"INSERT OVERWRITE {catalog}.db.t VALUES ({number})")
 
@@ -271,8 +275,100 @@ def test_a_dropped_table_goes_only_when_every_catalog_says_that_it_lacks_it(
         with pytest.raises(OperationsUnavailable):
             lifecycle.scan_dropped("db.t")
     spark.sql(f"CALL {other}.system.register_table(table => 'db.moved', metadata_file => '{at}')")
-    with pytest.raises(StalePlan):
+    with pytest.raises(NoSuchTable):  # It moved.
         lifecycle.scan_dropped("db.t")
+
+
+def _moved(lifecycle: Lifecycle, spark: SparkSession, *, looked: bool = False) -> str:
+    live, other = lifecycle.config.catalogs.live.name, finance(lifecycle)
+    core_tables.sql(spark, f"CREATE NAMESPACE IF NOT EXISTS {other}.db")
+    lifecycle.observe_catalog()
+    at = lifecycle.get_current("db.t").metadata_location
+    spark.sql(f"CALL {other}.system.register_table(table => 'db.t', metadata_file => '{at}')")
+    if looked:
+        lifecycle.observe_catalog()
+    spark.sql(f"DROP TABLE {live}.db.t")
+    return f"{other}:db.t"
+
+
+@pytest.mark.parametrize("looked", [False, True], ids=["between-looks", "seen-in-both"])
+def test_a_table_that_moves_to_another_catalog_is_no_dropped_one(
+    lifecycle: Lifecycle, spark: SparkSession, looked: bool
+) -> None:
+    made(spark, lifecycle.config.catalogs.live.name, 0)
+    old = lifecycle.plan_expiration("db.t", now=LATER)
+    held = lifecycle.hold("db.t", "lawyer", "case 1", snapshot_ids=old.expired_snapshots[:1])
+    key = _moved(lifecycle, spark, looked=looked)
+    assert lifecycle.dropped_tables() == []
+    for step in (lifecycle.commit_expiration, lifecycle.hand_off):
+        with pytest.raises(NoSuchTable, match="moved there") as raised:
+            step(old)
+        assert f"artemis close {old.plan_id}, then artemis plan {key}" in str(raised.value)
+    lifecycle.close_plan(old, who="ada", why="it moved")
+    # The table's holds and its expirations go on under the new name.
+    assert lifecycle.plan_expiration(key, now=LATER).expired_snapshots == old.expired_snapshots[1:]
+    lifecycle.release(held.hold_id)
+    core_tables.sql(spark, f"INSERT OVERWRITE {finance(lifecycle)}.db.t VALUES (3)")
+    plan = lifecycle.plan_expiration(key, now=LATER)
+    lifecycle.hand_off(plan)
+    lifecycle.commit_expiration(plan)
+    report = lifecycle.delete_files(plan)
+    assert (report.deleted, report.kept) == (plan.summary.files, 0) and plan.summary.files > 8
+    assert [row["id"] for row in lifecycle.read(key).collect()] == [3]
+
+
+@pytest.mark.parametrize("why", ["its own commit", "one that no look saw", "kept", "a second name", "a replica"])
+def test_a_dropped_table_is_not_moved_by_its_uuid_alone(
+    lifecycle: Lifecycle, spark: SparkSession, tmp_path: Path, why: str
+) -> None:
+    live, other = lifecycle.config.catalogs.live.name, finance(lifecycle)
+    made(spark, live, 0, f"file:{tmp_path}/own/t")
+    lifecycle.observe_catalog()
+    core_tables.sql(spark, f"CREATE NAMESPACE {other}.db")
+    at = lifecycle.get_current("db.t").metadata_location
+    if why == "a replica":
+        source = at.rpartition("/metadata/")[0]
+        target = f"file:{tmp_path}/copy/t"
+        rewrite = f"table => 'db.t', source_prefix => '{source}', target_prefix => '{target}'"
+        [row] = spark.sql(
+            f"CALL {live}.system.rewrite_table_path({rewrite}, staging_location => 'file:{tmp_path}/staging')"
+        ).collect()
+        listed = Path(row["file_list_location"].removeprefix("file:")).read_text().splitlines()
+        for one, to in csv.reader(listed):
+            Path(to.removeprefix("file:")).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(one.removeprefix("file:"), to.removeprefix("file:"))
+        at = f"{target}/metadata/{row['latest_version']}"
+    spark.sql(f"CALL {other}.system.register_table(table => 'db.t', metadata_file => '{at}')")
+    if why in ("its own commit", "one that no look saw"):
+        core_tables.sql(spark, f"INSERT OVERWRITE {live}.db.t VALUES (7)")
+    if why in ("its own commit", "a second name"):
+        lifecycle.observe_catalog()
+    if why == "a second name":
+        with lifecycle.operations.engine.begin() as connection:
+            ago = "UPDATE lifecycle.known_tables SET first_seen = first_seen - interval '1 day'"
+            connection.execute(text(f"{ago} WHERE catalog = '{other}'"))
+    table_uuid = lifecycle.steps.table_uuid("db.t")
+    spark.sql(f"DROP TABLE {live}.db.t")
+    if why == "kept":
+        # Before the other catalog was asked.
+        with pytest.MonkeyPatch.context() as silent:
+            _answers(silent, lifecycle, other, _refused)
+            lifecycle.keep_dropped("db.t", who="ada", why="needed")
+    [dropped] = lifecycle.dropped_tables()
+    assert (dropped.table, dropped.table_uuid) == ("db.t", table_uuid)
+    assert dropped.state == ("kept" if why == "kept" else "waiting")
+    if why in ("kept", "a second name"):
+        # Once that is over, it is one that moved.
+        if why == "kept":
+            lifecycle.unkeep_dropped("db.t")
+        else:
+            with lifecycle.operations.engine.begin() as connection:
+                connection.execute(
+                    text(
+                        "UPDATE lifecycle.known_tables SET missing_since = '2020-01-01' WHERE missing_since IS NOT NULL"
+                    )
+                )
+        assert lifecycle.dropped_tables() == []
 
 
 def test_a_dropped_table_of_a_named_catalog_is_found_and_registered_again(
