@@ -28,15 +28,16 @@ from artemis_lifecycle.metadata.types import METADATA, TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.known_tables import KnownTable, Seen
-from artemis_lifecycle.operations.scans import new_scan_id
+from artemis_lifecycle.operations.scans import ScanRecord, new_scan_id
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.origins import Origins
 from artemis_lifecycle.orphans.scan import OrphanScanResult, candidates, listed_parts, require_after, seal_scan
 from artemis_lifecycle.protection.absence import Absence, Behind, saved_metadata, tables_behind
 from artemis_lifecycle.protection.context import Asking, DeletionContext, TablesOfCatalog
-from artemis_lifecycle.protection.future import evidence, later_files, lost_since, may_be_of
+from artemis_lifecycle.protection.future import evidence, later_files, lost_since, may_be_of, version_of
 from artemis_lifecycle.protection.ownership import normal_locations
 from artemis_lifecycle.protection.protection import TOO_YOUNG, Ages, Protection
+from artemis_lifecycle.storage.frames import describe_frame, frame_batches, owner_folder
 from artemis_lifecycle.storage.location import LocationRules, normalize
 from artemis_lifecycle.storage.stores import Stores
 
@@ -303,6 +304,19 @@ def scan_dropped(
     if scan.summary.too_young:
         _refuse_young(scan, known, min_age)
     return scan
+
+
+def listed_metadata(stores: Stores, scan: ScanRecord, known: KnownTable) -> set[str]:
+    """Return the names of the metadata files that a scan found: those to delete, and of those that stay, such as all in
+    another table's place, the ones from before the drop."""
+    assert known.missing_since is not None
+    dropped_at = known.missing_since + _SKEW
+    names = {path for batch in frame_batches(scan.files_location, stores) for path in batch.column("path").to_pylist()}
+    judged = f"{owner_folder(scan.files_location)}/unreferenced"
+    for batch in frame_batches(judged, stores) if describe_frame(judged, stores) is not None else ():
+        columns = (batch.column(name).to_pylist() for name in ("path", "last_modified", "verdict"))
+        names |= {path for path, at, why in zip(*columns, strict=True) if at and at < dropped_at and why != TOO_YOUNG}
+    return {name for path in names if version_of(name := path.rpartition("/")[2]) is not None}
 
 
 def _refuse_young(scan: OrphanScanResult, known: KnownTable, min_age: timedelta) -> None:

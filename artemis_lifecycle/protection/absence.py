@@ -127,8 +127,9 @@ class Absence:
         self.metadata = metadata
 
     def expect(self, seen: str, listed: Collection[str]) -> None:
-        """From now on, `require` also raises Refused for metadata files of the table later than `seen` that its scan
-        did not list (`listed`: their names): somebody commits to it in a catalog that cannot be asked."""
+        """From now on, `require` also raises Refused for metadata files of the table later than `seen`, except those
+        `listed` (names), which its scan found and which are not from after the drop: somebody commits to it in a
+        catalog that cannot be asked."""
         self._listed = seen, listed
 
     def require(self) -> None:
@@ -177,12 +178,13 @@ class Absence:
         ours = [path for path in new if may_be_of(self._stores, path, self.metadata.table_uuid)]
         if ours:
             raise Refused(
-                f"Metadata files were written after the scan of the dropped table, e.g. {ours[0]}: it lives elsewhere",
+                f"Metadata files of the dropped table were written after its drop, or after the scan of it, e.g. "
+                f"{ours[0]}: it lives elsewhere",
                 table=self._table,
                 path=ours[0],
                 untouched="all files that were not deleted before",
                 hint="find out who commits there, and register the table here; or artemis keep-dropped "
-                f"{self.metadata.table_uuid}",
+                f"{self.metadata.table_uuid}; if it is older than the drop, scan again: artemis scan-dropped",
             )
 
     def pointer(self) -> Pointer:

@@ -33,12 +33,11 @@ from artemis_lifecycle.orphans.dropped import Cleared, DroppedTable
 from artemis_lifecycle.orphans.scan import OrphanScanResult, job_of
 from artemis_lifecycle.protection.absence import Absence, is_of_this_drop, saved_later
 from artemis_lifecycle.protection.context import Asking
-from artemis_lifecycle.protection.future import later_files, version_of
+from artemis_lifecycle.protection.future import later_files
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.session.contexts import deletion_context
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.session.steps import Steps, TableState, noted_wait
-from artemis_lifecycle.storage.frames import frame_batches
 from artemis_lifecycle.walk.deletion import Deletion, deletion_counts, stored_receipt
 from artemis_lifecycle.walk.listings import take_listing
 
@@ -157,9 +156,7 @@ class DroppedTables:
             return report_of(resources.start_spark, resources.live_stores, resources.operations, job, resources.root)
         self._require_over(known, record, dry_run=dry_run)
         state, absence = self.lost(known)
-        batches = frame_batches(record.files_location, resources.live_stores)
-        listed = (path.rpartition("/")[2] for batch in batches for path in batch.column("path").to_pylist())
-        absence.expect(known.metadata_location, {name for name in listed if version_of(name) is not None})
+        absence.expect(known.metadata_location, dropped.listed_metadata(resources.live_stores, record, known))
         if dry_run:
             return self.deletion.run_scan(record, None, dry_run=True, absence=absence)
         with self.steps.run(state, "dropped_deletion") as step:

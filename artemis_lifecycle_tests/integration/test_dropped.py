@@ -184,6 +184,43 @@ def test_a_renamed_table_is_not_dropped(lifecycle: Lifecycle) -> None:
     assert lifecycle.read("db.new_name").count() == 2
 
 
+@pytest.mark.parametrize("written", ["before the drop", "after the drop"])
+def test_a_last_commit_that_no_look_saw_in_a_folder_of_two_tables(lifecycle: Lifecycle, written: str) -> None:
+    name = _name(lifecycle)
+    make_table(lifecycle, "shared", 2)
+    lifecycle.observe_catalog()
+    lifecycle.spark.sql(f"ALTER TABLE {name}.db.shared RENAME TO db.neighbor")
+    # In the same default place.
+    table = make_table(lifecycle, "shared", 1)
+    assert _place(lifecycle, table) == _place(lifecycle, "db.neighbor")
+    lifecycle.observe_catalog()
+    seen, place = lifecycle.get_current(table).metadata_location, _place(lifecycle, table)
+    table_uuid = lifecycle.steps.table_uuid(table)
+    core_tables.append(lifecycle.spark, f"{name}.{table}", [(7,)])
+    unseen = local(lifecycle.resources.live_catalog.entry(table).metadata_location)
+    for path in _files(place):
+        make_old(path, timedelta(days=60))
+    lifecycle.spark.sql(f"DROP TABLE {name}.{table}")
+    lifecycle.observe_catalog()
+    assert _of(lifecycle, table_uuid).metadata_location == seen
+    _missed(lifecycle, table_uuid, 40)
+    if written == "after the drop":
+        # Somewhere else, somebody commits to it.
+        make_old(unseen, timedelta(days=30))
+    before = {each.snapshot_id for each in lifecycle.snapshot_history("db.neighbor").snapshots}
+    scan = lifecycle.scan_dropped(table)
+    lifecycle.approve(scan, who="ada", why="the project ended")
+
+    if written == "after the drop":
+        with pytest.raises(Refused, match="lives elsewhere"):
+            lifecycle.delete_dropped(scan)
+        return
+    lifecycle.delete_dropped(scan)
+    assert _of(lifecycle, table_uuid).state == "gone"
+    for snapshot_id in before:
+        assert lifecycle.read("db.neighbor", snapshot_id=snapshot_id).count() > 0
+
+
 @pytest.mark.parametrize("when", ["before the scan", "before the deletion", "within the deletion"])
 def test_a_table_that_is_registered_again_lives(lifecycle: Lifecycle, when: str) -> None:
     table = make_table(lifecycle, "comes_back", 3)
