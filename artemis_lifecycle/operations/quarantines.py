@@ -17,7 +17,7 @@ from artemis_lifecycle.errors import PlanStateError
 from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.decisions import NewDecision, change
 from artemis_lifecycle.operations.journal import jobs
-from artemis_lifecycle.operations.known_tables import KnownTable
+from artemis_lifecycle.operations.known_tables import KnownTable, known_tables
 
 
 class QuarantineState(StrEnum):
@@ -107,6 +107,13 @@ class Quarantines(db.Part):
     def undeleted(self, table_uuid: str) -> list[QuarantineRecord]:
         """Return those whose files are at their paths again, and must stay there."""
         return [record for record in self.of_table(table_uuid) if record.state is QuarantineState.UNDELETED]
+
+    def undeleted_of_unknown(self) -> list[QuarantineRecord]:
+        """Return the `undeleted` of tables that no catalog was seen to have: the database was put back to before
+        that."""
+        is_known = sa.exists().where(known_tables.c.table_uuid == quarantines.c.table_uuid)
+        found = self._all(quarantines.c.undeleted_at.is_not(None), ~is_known)
+        return [record for record in found if record.state is QuarantineState.UNDELETED]
 
     def of_dropped(self, but: str = "") -> Callable[[KnownTable], tuple[str, ...]]:
         """Return a function: the folders from which a dropped table can come back, without that of one job."""

@@ -634,10 +634,13 @@ class Protection:
             for scan in operations.scans.of_table(table_uuid, [ScanState.DELETING]):
                 if scan.scan_id != job_id:
                     found.append((OPEN_SCAN, scan.files_location))
-            for record in operations.quarantines.undeleted(table_uuid):
-                job = operations.journal.job(record.job_id)
-                assert job is not None  # the journal has a job before its first file is deleted
-                found.append((UNDELETED, job.files_location))
+        # A table that the database has forgotten is nobody's neighbor.
+        undeleted = {each.job_id for each in operations.quarantines.undeleted_of_unknown()}
+        undeleted |= {each.job_id for uuid in self._uuids for each in operations.quarantines.undeleted(uuid)}
+        for each in sorted(undeleted):
+            job = operations.journal.job(each)
+            assert job is not None  # the journal has a job before its first file is deleted
+            found.append((UNDELETED, job.files_location))
         return found
 
     def _is_overtaken(self, plan: PlanRecord) -> bool:

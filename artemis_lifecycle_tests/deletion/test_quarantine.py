@@ -28,7 +28,7 @@ from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deaths import Killed, lapse
-from artemis_lifecycle_tests.deletion.world import World, local, outcomes
+from artemis_lifecycle_tests.deletion.world import World, local, make_old, outcomes
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
 from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.protection.foreign import expire_in_metadata, set_pointer, take_up
@@ -367,6 +367,40 @@ def test_a_table_whose_metadata_file_is_in_quarantine_is_brought_back(
             assert lifecycle.dropped_tables() == []
             register()
         assert fingerprint(lifecycle.read(table, snapshot_id=last)) == before
+
+
+def test_what_is_brought_back_for_a_forgotten_table_stays_until_the_close(
+    make_config: MakeConfig, spark: SparkSession
+) -> None:
+    """Its folder of data files is in another table's place, where nothing else says whose they are."""
+    policy = {**AT_ONCE, "cold_tier": {"enabled": False}, "deletion": {"grace": "0s", "mode": "quarantine"}}
+    config = make_config(defaults={**policy, "dropped": {"keep": "0s"}}, tables={"db.*": {}})
+    with open_lifecycle(config, spark=spark) as lifecycle:
+        table, live = make_table(lifecycle, "gone", 2), config.catalogs.live.name
+        make_table(lifecycle, "stays", 1)
+        lifecycle.observe_catalog()
+        data = f"{lifecycle.steps.table_state(table).metadata.location}/data"
+        core_tables.sql(spark, f"DROP TABLE {live}.{table}")
+        scan = lifecycle.scan_dropped(table)
+        lifecycle.approve(scan, who="ada", why="over")
+        assert lifecycle.delete_dropped(scan).deleted > 3
+        with lifecycle.operations.engine.begin() as connection:
+            connection.execute(text("SET LOCAL session_replication_role = replica"))
+            for name in ("quarantines", "batches", "jobs", "scans", "known_tables"):
+                connection.execute(text(f"DELETE FROM lifecycle.{name}"))
+        assert lifecycle.undelete(scan.scan_id, who="ada", why="a backup").failed == 0
+        files = set(local(data).iterdir())
+        for path in files:
+            make_old(path, timedelta(days=60))
+        spark.sql(f"CREATE TABLE {live}.db.other (id int) USING iceberg LOCATION '{data}'")
+        core_tables.sql(spark, f"INSERT INTO {live}.db.other VALUES (5)")
+
+        lifecycle.delete_orphans(found := lifecycle.scan_orphans("db.other"))
+        assert files and all(path.exists() for path in files)
+        verdicts = {row["verdict"] for row in found.unreferenced().collect() if local(row["path"]) in files}
+        assert verdicts == {UNDELETED}
+        lifecycle.close_plan(scan.scan_id, who="ada", why="seen")
+        assert lifecycle.scan_orphans("db.other").summary.orphan_files == len(files)
 
 
 @pytest.mark.parametrize("why", ["a reader came back", "cold lost the copy"])
