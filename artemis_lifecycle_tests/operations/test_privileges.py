@@ -53,6 +53,8 @@ READ, CHANGED, WORKED = {"SELECT"}, {"SELECT", "INSERT", "UPDATE"}, {"SELECT", "
 NEEDED: dict[str, set[str]] = {
     # What the steps do: rows that are over are cleared away from these; all others say who decided what.
     "heartbeats": WORKED,
+    # A table that moved to another catalog is known there.
+    "known_tables": WORKED,
     "outbox": WORKED,
     "seen_pointers": WORKED,
     "sent_files": WORKED,
