@@ -1,9 +1,10 @@
 """Ownership of a catalog: the record, next to the catalog's own rows, of the only deployment that works on it.
 
 Two deployments with separate operations databases do not see each other's holds, heartbeats, pauses and plans. The
-record is where both see it: for a SQL catalog in its database (schema `artemis_live`), for a REST catalog in the
-properties of this project's own namespace or, if the server keeps none, of each table, for any other in its warehouse
-(`<warehouse>/.artemis-lifecycle/<catalog>.json`). The newest record counts.
+record is where both see it, whichever way each takes to the catalog: for Iceberg's catalogs in the properties of this
+project's own namespace or, if a REST server keeps none, of each table. A SQL catalog has it also, and first, in its
+database (schema `artemis_live`), Hive and Glue in the warehouse (`<warehouse>/.artemis-lifecycle/<catalog>.json`), where
+catalogs in `catalogs.others` have it, too. The newest record of each place counts.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.identifier import NAMESPACE, Identifier
 from artemis_lifecycle.catalogs.rest import RestClient, new_marker
-from artemis_lifecycle.config.deployment import SoleDeployment
+from artemis_lifecycle.catalogs.sql import add_namespace, iceberg_namespace_properties
+from artemis_lifecycle.config.deployment import OtherCatalog, SoleDeployment
 from artemis_lifecycle.errors import ExistingFile, OperationsUnavailable, OtherDeployment, Refused, UnreadableMetadata
+from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Deployment
 from artemis_lifecycle.operations.locks import starters_lock
@@ -36,7 +40,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
 
 FOLDER = ".artemis-lifecycle"
-"""The folder in the warehouse of a catalog that is not in SQL. Hidden, so that no scan takes it for a table's."""
+"""The folder in the warehouse of a catalog that is neither in SQL nor behind REST. Hidden, so that no scan takes it for
+a table's."""
 
 _TABLE = "artemis_live.deployments"
 _STATEMENTS = (
@@ -55,6 +60,8 @@ _STATEMENTS = (
     ),
 )
 _log = escaping.logger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,69 @@ class DeploymentRecords(Protocol):
     def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
         """Record that the catalog belongs to the deployment from now on. `first`: only if there is no record yet."""
         ...
+
+
+@dataclass(frozen=True)
+class InSeveralPlaces:
+    """The records of a catalog to which several ways lead, in a place for each, where another deployment would look."""
+
+    places: tuple[DeploymentRecords, ...]
+
+    def newest(self) -> list[DeploymentRecord]:
+        found: dict[tuple[str, Deployment], DeploymentRecord] = {}
+        for each in (record for place in self.places for record in place.newest()):
+            found.setdefault((each.catalog, each.deployment), each)
+        return list(found.values())
+
+    def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
+        for place in self.places:
+            place.add(deployment, who, why, first=first)
+
+
+def places_of(records: DeploymentRecords) -> tuple[DeploymentRecords, ...]:
+    return records.places if isinstance(records, InSeveralPlaces) else (records,)
+
+
+@dataclass(frozen=True)
+class WhereAllowed:
+    """A further place of the records of a catalog, which may not keep any, or not for this login: then there is a
+    warning, and the first place alone has the record."""
+
+    name: str
+    records: DeploymentRecords
+
+    def newest(self) -> list[DeploymentRecord]:
+        return self._allowed("read", self.records.newest) or []
+
+    def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
+        self._allowed("set", lambda: self.records.add(deployment, who, why, first=first))
+
+    def _allowed(self, what: str, call: Callable[[], T]) -> T | None:
+        try:
+            return call()
+        except (DBAPIError, OperationsUnavailable, NotImplementedError) as error:
+            if isinstance(error, OperationsUnavailable) and not _is_refusal(error.__cause__):
+                raise
+            said = next(iter(str(getattr(error, "orig", None) or error.__cause__ or error).splitlines()), "")
+            _warn_once(
+                f"Catalog {self.name}: property {PROPERTY} of namespace {NAMESPACE} cannot be {what}, so a deployment "
+                f"that reaches this catalog in another way (a REST server over it) is not noticed: {said}"
+            )
+            return None
+
+
+_REFUSALS = ("AccessDenied", "InvalidInput", "OperationNotSupported", "Unauthorized")
+
+
+def _is_refusal(cause: object) -> bool:
+    """Return True for what Glue, or a metastore, answered; False where it did not, or not for now."""
+    code = str((getattr(cause, "response", None) or {}).get("Error", {}).get("Code", ""))
+    return code.startswith(_REFUSALS) or type(cause).__module__.startswith("hive_metastore")
+
+
+@cache
+def _warn_once(warning: str) -> None:
+    _log.warning("%s", warning)
 
 
 def ensure_records(connection: sa.Connection) -> None:
@@ -194,10 +264,19 @@ class DeploymentsInFiles:
         return found
 
 
-PROPERTY = "artemis.deployments"
-"""The property with the records of a REST catalog, a JSON list: of the namespace `NAMESPACE`, or of a table."""
+def of_other(stores: Stores, name: str, catalog: OtherCatalog) -> InSeveralPlaces:
+    """Return the records of a catalog in `catalogs.others`. Configurations may differ in its address; the folders, in
+    which files are deleted, they share."""
+    places = [place.rstrip("/") for place in catalog.places]
+    return InSeveralPlaces(tuple(DeploymentsInFiles(stores, each, name, catalog.type) for each in places))
 
-_KEPT = 20
+
+PROPERTY = "artemis.deployments"
+"""The property with the records of a catalog, a JSON list: of the namespace `NAMESPACE`, or of a REST catalog's
+table."""
+
+_KEPT, _LONGEST = 20, 1000
+"""How many records stay, at most, and the characters that a JDBC catalog's column takes."""
 _UNSUPPORTED = (405, 406)
 """The statuses of a server that lacks an endpoint."""
 
@@ -245,9 +324,7 @@ class DeploymentsInProperties:
         lacks = True
         with around("deployments.add"):
             try:
-                with self._answering():
-                    self._catalog.create_namespace_if_not_exists(NAMESPACE)
-                    self._catalog.update_namespace_properties(NAMESPACE, updates={PROPERTY: _text(found, record)})
+                self._set(found, record)
                 if self._records():
                     return
             except (OperationsUnavailable, RESTError, NotImplementedError, ValueError) as error:
@@ -267,6 +344,11 @@ class DeploymentsInProperties:
                 hint=f"let its login set properties of namespace {NAMESPACE} or of the table; or say in the catalog's "
                 "sole_deployment, with who and why, that no other deployment works on this catalog",
             )
+
+    def _set(self, found: Sequence[DeploymentRecord], record: DeploymentRecord) -> None:
+        with self._answering():
+            self._catalog.create_namespace_if_not_exists(NAMESPACE)
+            self._catalog.update_namespace_properties(NAMESPACE, updates={PROPERTY: _text(found, record)})
 
     def _added_to_table(self, record: DeploymentRecord) -> str:
         """Record it as a property of the table; return why that is not possible."""
@@ -298,6 +380,53 @@ class DeploymentsInProperties:
         return _listed(properties, f"namespace {NAMESPACE}")
 
 
+class DeploymentsInDatabases(DeploymentsInProperties):
+    """In the same property in Hive or Glue, which they have as one of a database: their REST endpoints show it."""
+
+    def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
+        found = self._records()
+        if not (first and found):
+            with around("deployments.add"):
+                self._set(found, DeploymentRecord(self._name, deployment, who, why, datetime.now(UTC)))
+
+
+class DeploymentsInRows:
+    """In the same property as rows of a SQL catalog, which a REST server over its database shows."""
+
+    def __init__(self, engine: sa.Engine, catalog: str) -> None:
+        self._engine = engine
+        self._catalog = catalog
+
+    def newest(self) -> list[DeploymentRecord]:
+        with self._engine.connect() as connection:
+            try:
+                return self._records(connection)[-1:]
+            except ProgrammingError as error:
+                if getattr(error.orig, "pgcode", None) != UNDEFINED_TABLE:
+                    raise
+                return []
+
+    def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
+        with around("deployments.add"), self._engine.begin() as connection:
+            starters_lock(connection, "artemis-deployments")
+            found = self._records(connection)
+            if first and found:
+                return
+            add_namespace(connection, self._catalog, NAMESPACE)
+            text = _text(found, DeploymentRecord(self._catalog, deployment, who, why, datetime.now(UTC)))
+            row = {**self._key, "property_value": text}
+            connection.execute(db.put(iceberg_namespace_properties, row, ["property_value"]))
+
+    def _records(self, connection: sa.Connection) -> list[DeploymentRecord]:
+        query = sa.select(iceberg_namespace_properties.c.property_value).filter_by(**self._key)
+        text = connection.execute(query).scalar_one_or_none()
+        return _listed({} if text is None else {PROPERTY: text}, f"namespace {NAMESPACE}")
+
+    @property
+    def _key(self) -> dict[str, str]:
+        return {"catalog_name": self._catalog, "namespace": NAMESPACE, "property_key": PROPERTY}
+
+
 def _has_none(error: BaseException) -> bool:
     """Return True if a server has no properties of namespaces, whoever asks; False if it refuses them for now, or to
     this login."""
@@ -311,7 +440,12 @@ def _status(error: BaseException) -> object:
 
 
 def _text(found: Sequence[DeploymentRecord], record: DeploymentRecord) -> str:
-    return json.dumps([asdict(each) for each in (*found, record)[-_KEPT:]], default=datetime.isoformat)
+    kept = [asdict(each) for each in (*found, record)[-_KEPT:]]
+    while len(text := json.dumps(kept, default=datetime.isoformat)) > _LONGEST and len(kept) > 1:
+        del kept[0]
+    if len(text) > _LONGEST:
+        kept[0]["why"] = record.why[:100]
+    return json.dumps(kept, default=datetime.isoformat)
 
 
 def _listed(properties: Mapping[str, str] | None, of: str) -> list[DeploymentRecord]:
@@ -353,18 +487,29 @@ def require_deployment(
     record: bool = True,
     first: Callable[[], None] = lambda: None,
 ) -> None:
-    """Raise OtherDeployment if the catalog belongs to another deployment. At its first use, which `first` may refuse,
-    it is assigned to `ours`, unless `record` is False.
+    """Raise OtherDeployment if the catalog belongs to another deployment, by any of its places. At its first use, which
+    `first` may refuse, it is assigned to `ours`, and a place that lacks the record gets it, unless `record` is False.
 
     Raises Refused for a role without rights to the record; UnreadableMetadata, StorageError.
     """
-    found = records.newest()
-    if not found:
+    found = [(place, place.newest()) for place in places_of(records)]
+    if not any(newest for _, newest in found):
         first()
-    if not found and record:
-        records.add(ours, who, "first use of the catalog", first=True)
+    _require_ours(catalog, ours, [each for _, newest in found for each in newest])
+    if not record:
+        return
+    for place, newest in found:
+        if not newest:
+            place.add(ours, who, "first use of the catalog", first=True)
+        elif ours.server is not None and any(each.deployment.server is None for each in newest):
+            with suppress(Refused):  # A later step may have the right.
+                place.add(ours, who, "its server is known now", first=False)
+    if not all(newest for _, newest in found):
         # If two deployments were first at the same time, only one has the record.
-        found = records.newest()
+        _require_ours(catalog, ours, records.newest())
+
+
+def _require_ours(catalog: str, ours: Deployment, found: Sequence[DeploymentRecord]) -> None:
     for each in found:
         difference = ours.difference(each.deployment)
         if difference is not None:
@@ -376,9 +521,6 @@ def require_deployment(
                 hint="set operations.uri and operations.root to that deployment's. If it no longer works on this "
                 "catalog (its holds, plans and heartbeats then count for nothing): artemis take-over --who … --why …",
             )
-    if record and ours.server is not None and any(each.deployment.server is None for each in found):
-        with suppress(Refused):  # A later step may have the right.
-            records.add(ours, who, "its server is known now", first=False)
 
 
 def take_over(

@@ -16,9 +16,13 @@ from sqlalchemy.exc import ProgrammingError
 
 from artemis_lifecycle.catalogs.deployments import (
     DeploymentRecords,
+    DeploymentsInDatabases,
     DeploymentsInFiles,
     DeploymentsInProperties,
+    DeploymentsInRows,
     DeploymentsInSql,
+    InSeveralPlaces,
+    WhereAllowed,
 )
 from artemis_lifecycle.catalogs.identifier import CatalogEntry as CatalogEntry
 from artemis_lifecycle.catalogs.identifier import (
@@ -316,7 +320,8 @@ class _Sql:
             add_namespace(connection, self._name, namespace_row(levels))
 
     def deployments(self, stores: Stores, table: Identifier | None, *, destructive: bool) -> DeploymentRecords:
-        return DeploymentsInSql(self._engine, self._name)
+        rows = WhereAllowed(self._name, DeploymentsInRows(self._engine, self._name))
+        return InSeveralPlaces((DeploymentsInSql(self._engine, self._name), rows))
 
     def compare_and_swap(
         self, name: Identifier, expected: str, new: str, summaries: Sequence[Mapping[str, str]]
@@ -515,15 +520,16 @@ class _Other:
             self._catalog().create_namespace_if_not_exists(levels)
 
     def deployments(self, stores: Stores, table: Identifier | None, *, destructive: bool) -> DeploymentRecords:
+        place = self._catalog(), self._name, self._sole, self._answering, table
         if self._properties["type"] == "rest":
-            place = self._catalog(), self._name, self._sole, self._answering, table
             return DeploymentsInProperties(*place, destructive=destructive)
         if self._warehouse is None:
             raise ConfigError(
                 f"Catalog {self._name} has no warehouse, in which the record of its deployment is stored",
                 hint="set its warehouse in lifecycle.yaml",
             )
-        return DeploymentsInFiles(stores, self._warehouse, self._name, self._key)
+        files = DeploymentsInFiles(stores, self._warehouse, self._name, self._key)
+        return InSeveralPlaces((files, WhereAllowed(self._name, DeploymentsInDatabases(*place))))
 
     def compare_and_swap(
         self, name: Identifier, expected: str, new: str, summaries: Sequence[Mapping[str, str]]

@@ -86,6 +86,9 @@ def _of_the_services(config: LifecycleConfig, write_probe: bool) -> Iterator[Che
         yield _if(known, name, partial(services.deployment, name, config, each), "an address")
         if each.type == "rest" and (found_live or each is not live):
             yield from _rows("commits over REST", partial(services.over_rest, of=each), config)
+    for other in config.catalogs.others if found_live and config.operations.root is not None else ():
+        name = f"deployment of catalog {other}"
+        yield checked(name, partial(services.deployment, name, config, other))
     yield checked("roots", partial(_apart, config))
     roots: list[tuple[str, Catalog]] = []
     for key, root in config.roots().items():

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -24,7 +25,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle.api import Lifecycle
-from artemis_lifecycle.catalogs.deployments import require_deployment
+from artemis_lifecycle.catalogs.deployments import DeploymentRecords, of_other, require_deployment
 from artemis_lifecycle.catalogs.gate.installation import gate_state
 from artemis_lifecycle.catalogs.guard import guard_state
 from artemis_lifecycle.catalogs.identifier import parse_in
@@ -304,19 +305,24 @@ def roles(uri: str) -> Check:
     return Check("roles", "ok", f"login {login}; {', '.join(sorted(existing)) or 'roles are made at first use'}")
 
 
-def deployment(name: str, config: LifecycleConfig, live: Catalog) -> Check:
-    """A live catalog belongs to this deployment, or to none yet."""
+def deployment(name: str, config: LifecycleConfig, of: Catalog | str) -> Check:
+    """A live catalog, or the one of that name in `catalogs.others`, belongs to this deployment, or to none yet."""
     assert config.operations.uri is not None and config.operations.root is not None
-    with CatalogReader(live) as catalog, connected(config.operations.uri) as engine:
+    live, catalog = (config.catalogs.live, of) if isinstance(of, str) else (of, of.name)
+    with ExitStack() as stack:
+        engine = stack.enter_context(connected(config.operations.uri))
         if schema_state(engine)[0] is None:
             return Check(name, "ok", "no operations schema yet: the catalog is taken at first use")
         ours = read_deployment(engine, normalize(config.operations.root))
-        records = catalog.deployments(_stores(live))
-        if live.sole_deployment is not None and not records.newest():
-            who, why = live.sole_deployment.who, live.sole_deployment.why
+        if isinstance(of, str):
+            records: DeploymentRecords = of_other(_stores(live), of, config.catalogs.others[of])
+        else:
+            records = stack.enter_context(CatalogReader(of)).deployments(_stores(of))
+        if not isinstance(of, str) and of.sole_deployment is not None and not records.newest():
+            who, why = of.sole_deployment.who, of.sole_deployment.why
             said = f"no record; {who} says that no other deployment works on the catalog: {why}"
             return Check(name, "warning", said, "make sure that this is still so")
-        require_deployment(records, live.name, ours, who="doctor", record=False)
+        require_deployment(records, catalog, ours, who="doctor", record=False)
         Progress(_stores(live), ours, engine).require(recall=False)
         return Check(name, "ok", "ours" if records.newest() else "free: the first use takes it")
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.commit import commit_with_retry
-from artemis_lifecycle.catalogs.deployments import require_deployment
+from artemis_lifecycle.catalogs.deployments import DeploymentRecords, of_other, require_deployment
 from artemis_lifecycle.catalogs.guard import GuardState, guard_state, verify_guard
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.rest_commit import CommitTable, RestCommitter
@@ -380,26 +380,42 @@ class Resources:
     def require_deployment(
         self, table: str = "", *, record: bool = True, destructive: bool = False
     ) -> Deployment | None:
-        """Raise OtherDeployment if the live catalog, or that of `table`, currently belongs to another deployment. At
-        its first use it is assigned to this one, unless `record` is False. Raises Refused before a `destructive` step
-        if the record of that can stand nowhere. Return this deployment, None before its schema is made."""
+        """Raise OtherDeployment if the live catalog, or that of `table` (of any format; its prefix will do), currently
+        belongs to another deployment. At its first use it is assigned to this one, unless `record` is False. Raises
+        Refused before a `destructive` step if the record of that can stand nowhere. Return this deployment, None before
+        its schema is made."""
         known = record or self.unchecked_operations.exists
         # Without its schema, the database has no identity: a catalog that belongs to any deployment is another's.
         ours = self.deployment if known else Deployment("not made yet", None, "", "operations.uri", self.root)
-        own = self.config.catalogs.of(table).name
+        own = self._catalog_of(table)
         for name in dict.fromkeys((self.config.catalogs.live.name, own)):
-            of = table if name == own and self.other(table) is None else ""
-            destroys = destructive and name == own
-            records = self.catalogs.reader(name).deployments(self.live_stores, of, destructive=destroys)
+            records = self.records_of(name, table if name == own else "", destructive=destructive and name == own)
             first = partial(self._require_known, name)
             require_deployment(records, name, ours, who=self.owner, record=record, first=first)
         self._deployment_seen_at = elapsed()
         return ours if known else None
 
+    def records_of(self, name: str, table: str = "", *, destructive: bool = False) -> DeploymentRecords:
+        """Return the records of the deployment of a live catalog, or of one in `catalogs.others`. `table` and
+        `destructive`: see `CatalogReader.deployments`."""
+        other = self.config.catalogs.others.get(name)
+        if other is not None:
+            return of_other(self.live_stores, name, other)
+        return self.catalogs.reader(name).deployments(self.live_stores, table, destructive=destructive)
+
+    def prefix_of(self, name: str) -> str:
+        """Return what the keys of a catalog's tables begin with, of any format."""
+        return "" if name == self.config.catalogs.live.name else f"{name}:"
+
+    def _catalog_of(self, table: str) -> str:
+        """Return the name of the table's catalog, of any format."""
+        name, catalogs = table.partition(":")[0], self.config.catalogs
+        return name if ":" in table and name in catalogs.others else catalogs.of(table).name
+
     def _require_known(self, name: str) -> None:
         """Raise OtherDeployment if a catalog has no record of a deployment, and none of the tables that the operations
         database knows of a catalog of that name: it is another one, and not one that has lost its tables."""
-        if not self.unchecked_operations.exists:
+        if name in self.config.catalogs.others or not self.unchecked_operations.exists:
             return
         known: dict[str, KnownTable] = {}
         # A login that may not read them records nothing of them either.
@@ -489,8 +505,7 @@ class Resources:
         """Return every table that may read files of `table`, or have files among them: of all live catalogs. `strict`:
         all catalogs must answer, as for a table that may live on in another."""
         catalogs = self.config.catalogs
-        of = catalogs.of(table)
-        own, prefix = of.name, catalogs.prefix(of)
+        own, prefix = catalogs.of(table).name, self.prefix_of(self._catalog_of(table))
 
         def around(name: str) -> TablesOfCatalog:
             confirm = partial(self.confirm, prefix) if name == own else (lambda: None)
@@ -501,7 +516,7 @@ class Resources:
         marked.pop(table.partition(":")[0] if ":" in table else "", None)
         known = self.unchecked_operations.known_tables.of_catalog
         all_readers = AllReaders(own, catalogs, around, known, self.clock.now, marked=marked, strict=strict)
-        return self._readers.setdefault((own, *marked, strict), all_readers)
+        return self._readers.setdefault((own, prefix, *marked, strict), all_readers)
 
     def confirm(self, table: str = "") -> None:
         """Raise what currently forbids continuing: OtherDeployment, ClocksDisagree, ConfigError (tiers in one

@@ -115,7 +115,7 @@ class LiveSets:
         """
         resources, nessie = self.resources, self._nessie(catalog)
         reader = None if nessie is not None else resources.catalogs.reader(catalog)
-        resources.require_deployment("" if reader is None else reader.prefix)
+        resources.require_deployment(resources.prefix_of(catalog))
         instant = resources.past(now)
         if nessie is not None:
             chosen = nessie.config.mark.policies if policies is None else policies
@@ -127,6 +127,7 @@ class LiveSets:
 
     def sweep(self, live_set_id: str, *, deferred: bool, threads: int) -> Sweep:
         sets = self.resources.operations.live_sets
+        self.resources.require_deployment(self.resources.prefix_of(sets.get(live_set_id).catalog))
         # What is unseen becomes due some time later.
         self.resources.require_clocks()
         if (made := sets.get(live_set_id).created_at) > (now := self.resources.clock.now()):
@@ -196,7 +197,7 @@ class LiveSets:
             name_of=self._name,
             delete=None if deferred else self.orphans.delete_orphans,
             threads=threads,
-            check=self.resources.require_deployment,
+            check=partial(self.resources.require_deployment, self.resources.prefix_of(live_set.catalog)),
         )
 
     def _name(self, table: str, table_uuid: str) -> str:

@@ -11,13 +11,13 @@ from typing import Literal
 
 from sqlalchemy import Engine, text
 
-from artemis_lifecycle.catalogs.deployments import DeploymentRecord
+from artemis_lifecycle.catalogs.deployments import DeploymentRecord, DeploymentRecords, places_of
 from artemis_lifecycle.catalogs.deployments import take_over as record_take_over
 from artemis_lifecycle.catalogs.guard import ensure_guard, is_guarded
 from artemis_lifecycle.catalogs.settings import require_uri, without_secrets
 from artemis_lifecycle.catalogs.sql import ensure_tables, has_tables
 from artemis_lifecycle.commits.gate import Gate
-from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.config.deployment import Catalog, OtherCatalog
 from artemis_lifecycle.deletion.records import Forgotten, forget, has_root_alone
 from artemis_lifecycle.expiration.plan import trim_plan
 from artemis_lifecycle.operations.database import connected
@@ -46,13 +46,17 @@ def prepare(resources: Resources, *, dry_run: bool) -> list[Part]:
     live, cold = catalogs.live, catalogs.cold
 
     def part(
-        tier: Catalog | None, what: str, needs: str, is_there: Callable[[], bool], make: Callable[[], object]
+        tier: Catalog | OtherCatalog | None,
+        what: str,
+        needs: str,
+        is_there: Callable[[], bool],
+        make: Callable[[], object],
     ) -> None:
         of = resources.config.operations if tier is None else tier
         there = is_there()
         if not there and not dry_run:
             make()
-        where = without_secrets(of.uri) if of.uri else str(live.warehouse)
+        where = without_secrets(of.uri) if of.uri else str((tier or live).warehouse)
         made: State = "to make" if dry_run else "made" if is_there() else "left out"
         found.append(Part(where, what, needs, "there" if there else made))
 
@@ -69,11 +73,11 @@ def prepare(resources: Resources, *, dry_run: bool) -> list[Part]:
             what = f"{tier.name}: iceberg_tables with iceberg_type, and iceberg_namespace_properties"
             ready = partial(has_tables, sql[tier.name]), partial(ensure_tables, sql[tier.name], upgrade=True)
             part(tier, what, "CREATE ON SCHEMA, or to own them", *ready)
-        for tier in catalogs.iceberg:
-            records = resources.catalogs.reader(tier.name).deployments(resources.live_stores)
-            what = f"{tier.name}: the record of its deployment (of a SQL catalog in schema artemis_live)"
-            claim = partial(resources.require_deployment, catalogs.prefix(tier))
-            part(tier, what, "CREATE ON DATABASE", lambda of=records: bool(of.newest()), claim)  # type: ignore[misc]
+        for name, each in {**{each.name: each for each in catalogs.iceberg}, **catalogs.others}.items():
+            there = partial(_is_recorded, resources.records_of(name))
+            what = f"{name}: the record of its deployment (of a SQL catalog in schema artemis_live, and a property)"
+            claim = partial(resources.require_deployment, resources.prefix_of(name))
+            part(each, what, "CREATE ON DATABASE", there, claim)
         if cold.name in sql:
             what = f"{cold.name}: schema artemis_cold; triggers artemis_cold and artemis_cold_all on its two tables"
             guard = (
@@ -82,6 +86,10 @@ def prepare(resources: Resources, *, dry_run: bool) -> list[Part]:
             )
             part(cold, what, "CREATE ON DATABASE, and to own the tables", *guard)
     return found
+
+
+def _is_recorded(records: DeploymentRecords) -> bool:
+    return all(each.newest() for each in places_of(records))
 
 
 _ROLES = (LIFECYCLE, APPROVER, INGEST, ANALYST)
@@ -95,24 +103,23 @@ def _has_roles(engine: Engine) -> bool:
 
 def take_over(resources: Resources, *, who: str, why: str) -> list[DeploymentRecord]:
     """See `Lifecycle.take_over`."""
-    names = resources.catalogs.names
+    names = (*resources.catalogs.names, *resources.config.catalogs.others)
     require_said(f"catalog {names[0]}", who=who, why=why)
     # This accepts a database that was restored to an earlier time.
     anew, found = resources.progress().accept(), list[DeploymentRecord]()
     for name in names:
-        reader = resources.catalogs.reader(name)
-        records = reader.deployments(resources.live_stores)
+        records = resources.records_of(name)
         taken = record_take_over(records, resources.deployment, who=who, why=why, anew=anew)
         # A REST catalog without properties of namespaces has a record on each table.
-        for table in () if taken else reader.tables():
-            records = reader.deployments(resources.live_stores, table, destructive=True)
+        for table in () if taken else resources.catalogs.reader(name).tables():
+            records = resources.records_of(name, table, destructive=True)
             if records.newest():
                 taken += record_take_over(records, resources.deployment, who=who, why=why, anew=anew)
         found += taken
         # What an operations database has forgotten of its own attempts lies on top of no pointer.
         resources.unchecked_operations.known_tables.looked(name)
         # Another deployment may be taking it over at the same time.
-        resources.require_deployment(reader.prefix)
+        resources.require_deployment(resources.prefix_of(name))
     return found
 
 

@@ -267,7 +267,7 @@ class TagsAndHolds:
         if prefix is not None:
             require_prefix(prefix, state.metadata, table, self.resources.rules(table))
         # A writer does not claim the catalog, because it may lack the right.
-        self.resources.require_deployment(record=False)
+        self.resources.require_deployment(table, record=False)
         return Writing(
             self.resources.unchecked_operations.heartbeats,
             state.metadata.table_uuid,
@@ -275,7 +275,7 @@ class TagsAndHolds:
             writer_id,
             prefix,
             parse_duration(ttl),
-            confirm=lambda: self.resources.require_deployment(record=False),
+            confirm=lambda: self.resources.require_deployment(table, record=False),
         )
 
 

@@ -212,7 +212,7 @@ class PaimonProcedures:
                 step.check()
 
             if not dry_run:
-                tables.resources.require_deployment()
+                tables.resources.require_deployment(table)
                 roll_back(tables.resources.live_stores, branch, target, check)
             step.counts = {"snapshots_removed": sum(each.role == "snapshot" for each in later)}
 

@@ -423,7 +423,7 @@ class PaimonTables:
             first_look(self._stores, plan.files_location)
             # Placing a hold and closing the plan take the same lock: neither comes between guard, removal and record.
             with table_lock(operations.engine, plan.table_uuid, table=plan.table) as lock:
-                self.resources.require_deployment()
+                self.resources.require_deployment(plan.table)
                 # Tags, consumers and snapshots as they are now, and not as they were at the plan.
                 found = self.read(plan.table)
                 self._require_fit(found, plan, removal)
