@@ -3,8 +3,8 @@
 Two deployments with separate operations databases do not see each other's holds, heartbeats, pauses and plans. The
 record is where both see it, whichever way each takes to the catalog: for Iceberg's catalogs in the properties of this
 project's own namespace or, if a REST server keeps none, of each table. A SQL catalog has it also, and first, in its
-database (schema `artemis_live`), Hive and Glue in the warehouse (`<warehouse>/.artemis-lifecycle/<catalog>.json`), where
-catalogs in `catalogs.others` have it, too. The newest record of each place counts.
+database (schema `artemis_live`), Hive and Glue in the warehouse (`<warehouse>/.artemis-lifecycle/<catalog>.json`), and
+catalogs in `catalogs.others` there alone. The newest record of each place counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, ProgrammingError
+from sqlalchemy.exc import DataError, InternalError, ProgrammingError
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.identifier import NAMESPACE, Identifier
@@ -126,7 +126,7 @@ class WhereAllowed:
     def _allowed(self, what: str, call: Callable[[], T]) -> T | None:
         try:
             return call()
-        except (DBAPIError, OperationsUnavailable, NotImplementedError) as error:
+        except (ProgrammingError, DataError, InternalError, OperationsUnavailable, NotImplementedError) as error:
             if isinstance(error, OperationsUnavailable) and not _is_refusal(error.__cause__):
                 raise
             said = next(iter(str(getattr(error, "orig", None) or error.__cause__ or error).splitlines()), "")

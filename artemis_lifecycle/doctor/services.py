@@ -40,7 +40,7 @@ from artemis_lifecycle.config.names import fits
 from artemis_lifecycle.embedded.jars import java_version, needed, require_java, require_user_name, resolve
 from artemis_lifecycle.errors import ConfigError, LifecycleError
 from artemis_lifecycle.fleet.fleet import unread_readers
-from artemis_lifecycle.operations.database import Clock, connected, read_deployment, schema_state
+from artemis_lifecycle.operations.database import NOT_MADE, Clock, connected, read_deployment, schema_state
 from artemis_lifecycle.operations.roles import ANALYST, APPROVER, INGEST, LIFECYCLE
 from artemis_lifecycle.session.progress import Progress
 from artemis_lifecycle.session.resources import Folder, Resources, require_agreement
@@ -311,9 +311,9 @@ def deployment(name: str, config: LifecycleConfig, of: Catalog | str) -> Check:
     live, catalog = (config.catalogs.live, of) if isinstance(of, str) else (of, of.name)
     with ExitStack() as stack:
         engine = stack.enter_context(connected(config.operations.uri))
-        if schema_state(engine)[0] is None:
-            return Check(name, "ok", "no operations schema yet: the catalog is taken at first use")
-        ours = read_deployment(engine, normalize(config.operations.root))
+        made, ours = schema_state(engine)[0] is not None, NOT_MADE
+        if made:
+            ours = read_deployment(engine, normalize(config.operations.root))
         if isinstance(of, str):
             records: DeploymentRecords = of_other(_stores(live), of, config.catalogs.others[of])
         else:
@@ -323,6 +323,8 @@ def deployment(name: str, config: LifecycleConfig, of: Catalog | str) -> Check:
             said = f"no record; {who} says that no other deployment works on the catalog: {why}"
             return Check(name, "warning", said, "make sure that this is still so")
         require_deployment(records, catalog, ours, who="doctor", record=False)
+        if not made:
+            return Check(name, "ok", "no operations schema yet: the catalog is taken at first use")
         Progress(_stores(live), ours, engine).require(recall=False)
         return Check(name, "ok", "ours" if records.newest() else "free: the first use takes it")
 

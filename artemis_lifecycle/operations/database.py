@@ -461,6 +461,10 @@ class Deployment:
         return None
 
 
+NOT_MADE = Deployment("not made yet", None, "", "operations.uri", "operations.root")
+"""Without its schema, a database has no identity: a catalog that belongs to any deployment is another's."""
+
+
 def read_deployment(engine: sa.Engine, root: str) -> Deployment:
     """Read the current identity of the operations database behind `engine`; `root` in its normal form."""
     with engine.connect() as connection:

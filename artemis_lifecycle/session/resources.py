@@ -40,7 +40,7 @@ from artemis_lifecycle.errors import (
     OtherDeployment,
 )
 from artemis_lifecycle.metadata.table_metadata import read_metadata_json, read_table_metadata
-from artemis_lifecycle.operations.database import Clock, Deployment, Operations, connected, read_deployment
+from artemis_lifecycle.operations.database import NOT_MADE, Clock, Deployment, Operations, connected, read_deployment
 from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.known_tables import KnownTable, Swaps
 from artemis_lifecycle.operations.roles import where_allowed
@@ -385,8 +385,7 @@ class Resources:
         Refused before a `destructive` step if the record of that can stand nowhere. Return this deployment, None before
         its schema is made."""
         known = record or self.unchecked_operations.exists
-        # Without its schema, the database has no identity: a catalog that belongs to any deployment is another's.
-        ours = self.deployment if known else Deployment("not made yet", None, "", "operations.uri", self.root)
+        ours = self.deployment if known else NOT_MADE
         own = self._catalog_of(table)
         for name in dict.fromkeys((self.config.catalogs.live.name, own)):
             records = self.records_of(name, table if name == own else "", destructive=destructive and name == own)

@@ -199,6 +199,8 @@ class TagsAndHolds:
     ) -> Hold:
         resources, state = self.resources, state_of(table)
         table = state.name
+        # It protects only if the table's catalog is this deployment's, whose steps look for it.
+        resources.require_deployment(table)
         self._require_snapshots(state, snapshot_ids, kind)
         # The folders that its snapshots read elsewhere stay known, even if another tool expires them.
         reads: tuple[str, ...] = ()

@@ -10,9 +10,12 @@ import pytest
 from artemis_lifecycle_tests.conftest import MakeConfig, _forget
 from artemis_lifecycle_tests.nessie import server
 from artemis_lifecycle_tests.nessie.world import World
+from artemis_lifecycle_tests.protection.databases import databases
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["databases"]
 
 MakeWorld = Callable[..., World]
 

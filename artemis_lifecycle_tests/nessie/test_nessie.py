@@ -14,13 +14,20 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.catalogs.deployments import take_over
 from artemis_lifecycle.cli import app
-from artemis_lifecycle.errors import LifecycleError, NotApplicable
+from artemis_lifecycle.doctor.diagnosis import diagnose
+from artemis_lifecycle.errors import LifecycleError, NotApplicable, OtherDeployment
+from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.walk.nessie import NessieTables
 from artemis_lifecycle_tests import core_tables
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
+from artemis_lifecycle_tests.expiration.aged import make_table
 from artemis_lifecycle_tests.guardian import GUARDIAN
 from artemis_lifecycle_tests.nessie.conftest import MakeWorld
 from artemis_lifecycle_tests.nessie.world import World, deleting
+from artemis_lifecycle_tests.policies import WITHOUT_COLD
+from artemis_lifecycle_tests.protection.databases import Databases, with_operations
 
 
 def test_a_sweep_deletes_what_no_reference_shows_and_nothing_else(world: World) -> None:
@@ -356,3 +363,77 @@ def test_a_table_that_moved_to_the_server_is_not_deleted_where_it_was_dropped(wo
             scan = lifecycle.scan_dropped("db.moving")
             lifecycle.delete_dropped(scan)
     assert world.rows("db.moving") == [7]
+
+
+def test_two_configurations_of_one_server_are_two_deployments_and_only_one_has_its_tables(
+    make_world: MakeWorld, databases: Databases, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    world = make_world({"unseen": "delete"})
+    world.table("db.r", rows=2)
+    world.table("db.gone")
+    other = world.config.catalogs.others[world.name]
+    theirs = other.model_copy(update={"uri": world.api.replace("127.0.0.1", "localhost")})
+    orphans = {"min_age": "0s", "min_age_floor": "0s", "max_share": 1}
+    config = make_config(
+        catalogs={"others": {"theirs": theirs}},
+        operations={"uri": databases.make(), "root": f"file://{tmp_path}/other"},
+        defaults={**WITHOUT_COLD, "orphans": orphans},
+    )
+    written = tmp_path / "lifecycle.yaml"
+    written.write_text(config.model_dump_json(by_alias=True))
+    with world.open() as first, open_lifecycle(config, spark=world.spark) as second:
+        live = make_table(second, "t", 2)
+        marked = first.mark(world.name)
+        first.hold(f"{world.name}:db.r", "legal", "case")
+        files = world.files()
+        for step in (
+            lambda: second.mark("theirs"),
+            lambda: second.scan_orphans("theirs:db.r"),
+            lambda: second.hold("theirs:db.r", "me", "mine"),
+            lambda: second.writing("theirs:db.r", "w"),
+        ):
+            with pytest.raises(OtherDeployment, match="theirs belongs to another deployment"):
+                step()
+        (row,) = [each for each in diagnose(written) if each.name == "deployment of catalog theirs"]
+        assert row.status == "failed" and str(world.config.operations.root) in row.detail
+        # Whoever only reads the server's tables, as neighbors of its own, takes nothing and is not refused.
+        assert second.tables() == [live, "theirs:db.gone", "theirs:db.r"]
+        assert second.expire(live).deleted
+        assert world.files() == files
+        assert {each.who for each in second.take_over(who="ada", why="moved")} == {"ada"}
+        assert second.mark("theirs").state == "marked"
+        for step in (
+            lambda: first.sweep(marked, deferred=False),
+            lambda: first.mark(world.name),
+            lambda: first.list_objects(f"{world.name}:db.r"),
+        ):
+            with pytest.raises(OtherDeployment, match="ada"):
+                step()
+        first.take_over(who="ann", why="back")
+        world.drop("db.gone")
+        swept = first.sweep(first.mark(world.name), deferred=False)
+        assert [each.error for each in swept.tables if "db.gone" in each.table] == [None]
+        records = {path for path in world.files() if path.startswith(".artemis-lifecycle/")}
+        assert records == {f".artemis-lifecycle/{world.name}{number}.json" for number in ("", ".2", ".3")}
+
+
+def test_a_deletion_of_a_server_taken_over_meanwhile_stops_before_the_next_files(
+    world: World, databases: Databases, tmp_path: Path
+) -> None:
+    world.table("db.r")
+    config = with_operations(world.config, uri=databases.make(), root=f"file://{tmp_path}/other")
+    with world.open() as first, open_lifecycle(config, spark=world.spark) as second:
+        place = str(world.content("db.r")["metadataLocation"]).rpartition("/metadata/")[0]
+        stray = f"{place}/data/stray.parquet"
+        first.live_stores.write(stray, b"x")
+        scan = first.scan_orphans(f"{world.name}:db.r")
+        assert scan.summary.orphan_files == 1
+        records = second.resources.records_of(world.name)
+
+        def taken(point: str) -> None:
+            if point == "deletion.seal_batches:after":
+                take_over(records, second.resources.deployment, who="ada", why="meanwhile")
+
+        with crash_points.installed(taken), pytest.raises(OtherDeployment, match="meanwhile"):
+            first.delete_orphans(scan)
+        assert first.live_stores.head(stray) is not None

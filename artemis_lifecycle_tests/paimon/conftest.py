@@ -9,6 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle_tests.paimon.bundle import paimon
+from artemis_lifecycle_tests.protection.databases import databases
+
+__all__ = ["databases"]
 
 
 @pytest.fixture(scope="session")

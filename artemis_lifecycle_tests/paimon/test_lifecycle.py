@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.api import Lifecycle
-from artemis_lifecycle.errors import BadInput, GraceNotOver, Held, StalePlan, UnreadableMetadata
+from artemis_lifecycle.errors import BadInput, GraceNotOver, Held, OtherDeployment, StalePlan, UnreadableMetadata
 from artemis_lifecycle.expiration.plan import ExpirationPlan, Wanted
 from artemis_lifecycle.formats.paimon.procedures import PaimonProcedures
 from artemis_lifecycle.metadata.types import SnapshotHistory
@@ -20,6 +20,7 @@ from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.paimon.bundle import Table, create, paimon
+from artemis_lifecycle_tests.protection.databases import Databases
 
 NAME = "lake:db.t"
 RECEIPTS = "metadata/artemis-receipts/"
@@ -322,6 +323,42 @@ def test_a_hold_keeps_its_snapshot_and_every_later_one(
     assert procedures.expire_tags(NAME, older_than=datetime.now(UTC) + timedelta(days=1)).expired_tags == ()
     with pytest.raises(Held):
         procedures.rollback_to(NAME, tag="old")
+
+
+def test_another_deployment_of_a_warehouse_is_refused_before_it_plans_commits_deletes_or_rolls_back(
+    calls: Any, make_config: MakeConfig, opened: Lifecycle, databases: Databases, spark: SparkSession, tmp_path: Path
+) -> None:
+    options = {"snapshot.num-retained.min": "1", "snapshot.num-retained.max": "2"}
+    table = lively(calls, tmp_path / "lake", **options)
+    other = {"type": "paimon", "warehouse": f"file://{tmp_path}/lake/", "expire": {"limit": "coded"}}
+    operations = {"uri": databases.make(), "root": f"file://{tmp_path}/other"}
+    config = make_config(catalogs={"others": {"theirs": other}}, operations=operations)
+    name = "theirs:db.t"
+    with Lifecycle.open(config, spark=spark) as second:
+        opened.hold(NAME, "legal", "case")
+        before = table.listing()
+        steps = {
+            "plan": lambda: second.plan_expiration(name),
+            "expire": lambda: second.paimon(name).expire_snapshots(name, retain_max=1, retain_min=1),
+            "roll back": lambda: second.paimon(name).rollback_to(name, snapshot_id=2),
+            "scan": lambda: second.scan_orphans(name),
+            "orphans": lambda: second.paimon(name).remove_orphan_files(name),
+            "hold": lambda: second.hold(name, "me", "mine"),
+        }
+        for step in steps.values():
+            with pytest.raises(OtherDeployment, match="theirs belongs to another deployment"):
+                step()
+        assert table.listing() == before
+        (record,) = (tmp_path / "lake/.artemis-lifecycle").glob("*.json")
+        assert second.tables() == [name] and record.name == "lake.json"
+        second.take_over(who="ada", why="moved")
+        plan = second.plan_expiration(name)
+        with pytest.raises(OtherDeployment, match="ada"):
+            opened.plan_expiration(NAME)
+        opened.take_over(who="ann", why="back")
+        with pytest.raises(OtherDeployment, match="ann"):
+            second.commit_expiration(plan)
+        assert table.snapshots() == list(range(table.snapshots()[0], table.snapshots()[-1] + 1))
 
 
 def test_expires_files_in_external_paths(calls: Any, procedures: PaimonProcedures, tmp_path: Path) -> None:

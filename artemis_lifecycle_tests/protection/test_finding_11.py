@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from inspect import isfunction
 from pathlib import Path
 
@@ -21,10 +23,18 @@ from typer.testing import CliRunner
 
 from artemis_lifecycle import api, cli
 from artemis_lifecycle.api import Lifecycle
-from artemis_lifecycle.catalogs.deployments import DeploymentsInFiles, require_deployment, take_over
+from artemis_lifecycle.catalogs.deployments import (
+    PROPERTY,
+    DeploymentsInFiles,
+    ensure_records,
+    require_deployment,
+    take_over,
+)
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.catalogs.sql import ensure_tables
+from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.doctor import services
 from artemis_lifecycle.errors import BadInput, OtherDeployment, Refused, UnreadableMetadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import Deployment, Operations, connect, connected, read_deployment
@@ -32,11 +42,13 @@ from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE
 from artemis_lifecycle.session import resources
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests import core_tables
-from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
+from artemis_lifecycle_tests.conftest import REPOSITORY, MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
 from artemis_lifecycle_tests.protection.databases import Databases, with_operations
+from artemis_lifecycle_tests.rest import homes
 from artemis_lifecycle_tests.simulated_time import set_modified
+from examples.mission import rest as rest_server
 
 NOW = {**AND_ARCHIVED, "lineage": {"mode": "report"}}
 
@@ -407,6 +419,140 @@ def test_a_role_for_ingest_claims_no_catalog_and_beats_only_where_it_is_seen(
         elsewhere = with_operations(ingest, uri=databases.make())
         with open_lifecycle(elsewhere, spark=spark) as lost, pytest.raises(OtherDeployment):
             lost.writing(table, "w2")
+
+
+# --- several ways to one catalog --------------------------------------------------------------------------------------
+
+WITHOUT_COLD = {**NOW, "deletion": {"grace": "1ms"}, "cold_tier": {"enabled": False}}
+
+
+@dataclass(frozen=True)
+class Ways:
+    """A SQL catalog with a table, and a REST server over its database."""
+
+    sql: LifecycleConfig
+    rest: LifecycleConfig
+    table: str
+
+    def property(self, removed: bool = False) -> list[dict[str, object]]:
+        """The records in the namespace's property; `removed`: as a version that did not know it left them."""
+        change = "DELETE FROM" if removed else "SELECT property_value FROM"
+        rows = f"{change} iceberg_namespace_properties WHERE catalog_name = :name AND property_key = :key"
+        of = {"name": self.sql.catalogs.live.name, "key": PROPERTY}
+        with connected(str(self.sql.catalogs.live.uri)) as engine, engine.begin() as connection:
+            found = connection.execute(text(rows), of)
+            return [] if removed else json.loads(found.scalar_one_or_none() or "[]")
+
+
+@pytest.fixture
+def ways(make_config: MakeConfig, databases: Databases, spark: SparkSession, tmp_path: Path) -> Iterator[Ways]:
+    uri = databases.make()
+    sql = make_config(catalogs={"live": {"uri": uri}, "cold": {"uri": uri}}, defaults=WITHOUT_COLD)
+    with open_lifecycle(sql, spark=spark) as lifecycle:
+        table = make_table(lifecycle, "t", 3)
+    live = sql.catalogs.live
+    with rest_server.server(sql.model_copy(update={"home": REPOSITORY / ".artemis"}), tmp_path / "rest.log") as address:
+        over = Catalog(name=live.name, type="rest", uri=address, warehouse=live.warehouse)
+        rest = sql.model_copy(update={"catalogs": sql.catalogs.model_copy(update={"live": over})})
+        yield Ways(sql, with_operations(rest, uri=databases.make(), root=f"file://{tmp_path}/other"), table)
+
+
+def _asked(config: LifecycleConfig) -> services.Check:
+    return services.checked("deployment", partial(services.deployment, "deployment", config, config.catalogs.live))
+
+
+@pytest.mark.parametrize("sql_first", [True, False], ids=["sql first", "rest first"])
+def test_a_sql_catalog_and_a_rest_server_over_it_have_one_deployment(
+    ways: Ways, spark: SparkSession, sql_first: bool
+) -> None:
+    first, second = (ways.sql, ways.rest) if sql_first else (ways.rest, ways.sql)
+    table, changes = ways.table, {name: CHANGES[name] for name in ("plan", "list", "scan", "hold", "heartbeat")}
+    with open_lifecycle(first, spark=spark) as theirs, open_lifecycle(second, spark=spark) as ours:
+        plan = theirs.plan_expiration(table)
+        theirs.hold(table, "legal", "case", snapshot_ids=ids_of(theirs, table)[:1])
+        files = _files(ways.sql)
+        for change in (*changes.values(), lambda lifecycle, _: lifecycle.mark(ways.sql.catalogs.live.name)):
+            with pytest.raises(OtherDeployment, match="belongs to another deployment"):
+                change(ours, table)
+        assert ours.tables() == [table] and _files(ways.sql) == files
+        row = _asked(second)
+        assert row.status == "failed" and str(first.operations.root) in row.detail
+        (taken,) = ours.take_over(who="ada", why="the first one is gone")
+        assert taken.who == "ada"
+        ours.plan_expiration(table)
+        with pytest.raises(OtherDeployment, match="ada"):
+            theirs.commit_expiration(plan)
+        # A JDBC catalog's column takes few records: the oldest go.
+        for number in range(4):
+            (theirs, ours)[number % 2].take_over(who="ada", why=f"number {number} " + "x" * 200)
+        with pytest.raises(OtherDeployment, match="number 3"):
+            theirs.scan_orphans(table)
+        ours.scan_orphans(table)
+
+
+def test_a_record_of_an_earlier_version_gets_its_property_with_the_next_step(ways: Ways, spark: SparkSession) -> None:
+    with open_lifecycle(ways.sql, spark=spark) as theirs, open_lifecycle(ways.rest, spark=spark) as ours:
+        theirs.plan_expiration(ways.table)
+        ways.property(removed=True)
+        theirs.holds(ways.table)
+        assert _asked(ways.sql).status == "ok"
+        to_make = [each.state for each in theirs.prepare(dry_run=True) if "record of its deployment" in each.what]
+        assert to_make == ["to make"] and ways.property() == []
+        theirs.scan_orphans(ways.table)
+        assert len(_records(ways.sql)) == len(ways.property()) == 1
+        with pytest.raises(OtherDeployment):
+            ours.plan_expiration(ways.table)
+        # What both had recorded before either saw the other: each place has another one, until a person decides.
+        ways.property(removed=True)
+        ours.plan_expiration(ways.table)
+        with pytest.raises(OtherDeployment):
+            theirs.plan_expiration(ways.table)
+        theirs.take_over(who="ada", why="the other one is a test")
+        theirs.plan_expiration(ways.table)
+        with pytest.raises(OtherDeployment):
+            ours.plan_expiration(ways.table)
+
+
+def test_a_login_without_the_right_to_the_property_works_and_still_sees_another_deployment_there(
+    ways: Ways, databases: Databases, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri, elsewhere = str(ways.sql.catalogs.live.uri), databases.make()
+    limited = _login(uri, LIFECYCLE)
+    with connected(uri) as engine, engine.begin() as connection:
+        ensure_records(connection)
+        connection.execute(text(f"REVOKE ALL ON iceberg_namespace_properties FROM {make_url(limited).username}"))
+    with open_lifecycle(with_operations(_as_login(ways.sql, limited), uri=elsewhere), spark=spark) as lifecycle:
+        for _ in range(2):
+            lifecycle.scan_orphans(ways.table)
+        assert len(_records(ways.sql)) == 1 and ways.property() == []
+        assert sum("cannot be set" in each for each in caplog.messages) == 1
+        assert sum("cannot be read" in each for each in caplog.messages) == 1
+        with connected(uri) as engine, engine.begin() as connection:
+            connection.execute(text(f"GRANT SELECT ON iceberg_namespace_properties TO {make_url(limited).username}"))
+        lifecycle.scan_orphans(ways.table)
+        with open_lifecycle(ways.rest, spark=spark) as ours:
+            ours.plan_expiration(ways.table)
+        with pytest.raises(OtherDeployment):
+            lifecycle.scan_orphans(ways.table)
+
+
+def test_a_catalog_of_glue_has_one_deployment_however_it_names_the_warehouse(
+    make_config: MakeConfig, databases: Databases, spark: SparkSession
+) -> None:
+    with homes.glue() as home:
+        first = make_config(catalogs={"live": home.live}, operations={"root": home.root})
+        other = {**home.live, "warehouse": f"{home.live['warehouse']}-other"}
+        uri = databases.make()
+        second = make_config(catalogs={"live": other}, operations={"uri": uri, "root": f"{home.root}-other"})
+        with open_lifecycle(first, spark=spark) as theirs, open_lifecycle(second, spark=spark) as ours:
+            theirs.observe_catalog()
+            for step in (ours.observe_catalog, lambda: ours.mark(second.catalogs.live.name), ours.forget_records):
+                with pytest.raises(OtherDeployment, match="belongs to another deployment"):
+                    step()
+            ours.take_over(who="ada", why="moved")
+            ours.observe_catalog()
+            with pytest.raises(OtherDeployment, match="ada"):
+                theirs.observe_catalog()
 
 
 # --- catalogs that are not in SQL -------------------------------------------------------------------------------------
