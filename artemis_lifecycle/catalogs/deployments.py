@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DataError, InternalError, ProgrammingError
@@ -61,8 +61,6 @@ _STATEMENTS = (
 )
 _log = escaping.logger(__name__)
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class DeploymentRecord:
@@ -95,10 +93,8 @@ class InSeveralPlaces:
     places: tuple[DeploymentRecords, ...]
 
     def newest(self) -> list[DeploymentRecord]:
-        found: dict[tuple[str, Deployment], DeploymentRecord] = {}
-        for each in (record for place in self.places for record in place.newest()):
-            found.setdefault((each.catalog, each.deployment), each)
-        return list(found.values())
+        found = [record for place in reversed(self.places) for record in reversed(place.newest())]
+        return list({(each.catalog, each.deployment): each for each in found}.values())[::-1]
 
     def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
         for place in self.places:
@@ -111,44 +107,39 @@ def places_of(records: DeploymentRecords) -> tuple[DeploymentRecords, ...]:
 
 @dataclass(frozen=True)
 class WhereAllowed:
-    """A further place of the records of a catalog, which may not keep any, or not for this login: then there is a
-    warning, and the first place alone has the record."""
+    """A further place, which may not keep the record, or not for this login: then the first place alone has it."""
 
     name: str
     records: DeploymentRecords
 
     def newest(self) -> list[DeploymentRecord]:
-        return self._allowed("read", self.records.newest) or []
+        return list(self._allowed("read", self.records.newest) or ())
 
     def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
         self._allowed("set", lambda: self.records.add(deployment, who, why, first=first))
 
-    def _allowed(self, what: str, call: Callable[[], T]) -> T | None:
+    def _allowed(self, what: str, call: Callable[[], Any]) -> Any:
         try:
             return call()
         except (ProgrammingError, DataError, InternalError, OperationsUnavailable, NotImplementedError) as error:
-            if isinstance(error, OperationsUnavailable) and not _is_refusal(error.__cause__):
+            cause = getattr(error, "orig", None) or error.__cause__
+            code = str((getattr(cause, "response", None) or {}).get("Error", {}).get("Code", ""))
+            refused = code.startswith(("AccessDenied", "InvalidInput", "OperationNotSupported", "Unauthorized"))
+            answered = refused or type(cause).__module__.startswith("hive_metastore")
+            if isinstance(error, OperationsUnavailable) and not answered:
                 raise
-            said = next(iter(str(getattr(error, "orig", None) or error.__cause__ or error).splitlines()), "")
-            _warn_once(
-                f"Catalog {self.name}: property {PROPERTY} of namespace {NAMESPACE} cannot be {what}, so a deployment "
-                f"that reaches this catalog in another way (a REST server over it) is not noticed: {said}"
-            )
+            if what != "read" or getattr(cause, "pgcode", None) != UNDEFINED_TABLE:
+                _warn_once(self.name, what, next(iter(str(cause or error).splitlines()), ""))
             return None
 
 
-_REFUSALS = ("AccessDenied", "InvalidInput", "OperationNotSupported", "Unauthorized")
-
-
-def _is_refusal(cause: object) -> bool:
-    """Return True for what Glue, or a metastore, answered; False where it did not, or not for now."""
-    code = str((getattr(cause, "response", None) or {}).get("Error", {}).get("Code", ""))
-    return code.startswith(_REFUSALS) or type(cause).__module__.startswith("hive_metastore")
-
-
 @cache
-def _warn_once(warning: str) -> None:
-    _log.warning("%s", warning)
+def _warn_once(name: str, what: str, why: str) -> None:
+    _log.warning(
+        "Catalog %s: property %s of namespace %s cannot be %s, so a deployment that reaches the catalog in another way "
+        "(a REST server over it) goes unnoticed: %s",
+        *(name, PROPERTY, NAMESPACE, what, why),
+    )
 
 
 def ensure_records(connection: sa.Connection) -> None:
@@ -289,6 +280,8 @@ class DeploymentsInProperties:
     no other. A login that may not set the namespace's gets no record on a table: deployments with that right would not
     look there.
 
+    Glue and Hive have it as a property of a database, which their REST endpoints show, `beside` their first place.
+
     No request compares properties, so of two deployments that are first at the same time, the later one has the record;
     the other one sees that before its next commit and before each batch of deletions.
     """
@@ -302,8 +295,10 @@ class DeploymentsInProperties:
         table: Identifier | None = None,
         *,
         destructive: bool = False,
+        beside: bool = False,
     ) -> None:
         self._catalog = catalog
+        self._beside = beside
         self._client = RestClient(catalog, name)
         self._name = name
         self._sole = sole
@@ -324,10 +319,14 @@ class DeploymentsInProperties:
         lacks = True
         with around("deployments.add"):
             try:
-                self._set(found, record)
+                with self._answering():
+                    self._catalog.create_namespace_if_not_exists(NAMESPACE)
+                    self._catalog.update_namespace_properties(NAMESPACE, updates={PROPERTY: _text(found, record)})
                 if self._records():
                     return
             except (OperationsUnavailable, RESTError, NotImplementedError, ValueError) as error:
+                if self._beside:
+                    raise
                 cause = error.__cause__ if isinstance(error, OperationsUnavailable) else error
                 if isinstance(cause, OSError | ServerError | ServiceUnavailableError | OperationsUnavailable | None):
                     raise
@@ -344,11 +343,6 @@ class DeploymentsInProperties:
                 hint=f"let its login set properties of namespace {NAMESPACE} or of the table; or say in the catalog's "
                 "sole_deployment, with who and why, that no other deployment works on this catalog",
             )
-
-    def _set(self, found: Sequence[DeploymentRecord], record: DeploymentRecord) -> None:
-        with self._answering():
-            self._catalog.create_namespace_if_not_exists(NAMESPACE)
-            self._catalog.update_namespace_properties(NAMESPACE, updates={PROPERTY: _text(found, record)})
 
     def _added_to_table(self, record: DeploymentRecord) -> str:
         """Record it as a property of the table; return why that is not possible."""
@@ -380,51 +374,31 @@ class DeploymentsInProperties:
         return _listed(properties, f"namespace {NAMESPACE}")
 
 
-class DeploymentsInDatabases(DeploymentsInProperties):
-    """In the same property in Hive or Glue, which they have as one of a database: their REST endpoints show it."""
-
-    def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
-        found = self._records()
-        if not (first and found):
-            with around("deployments.add"):
-                self._set(found, DeploymentRecord(self._name, deployment, who, why, datetime.now(UTC)))
-
-
 class DeploymentsInRows:
-    """In the same property as rows of a SQL catalog, which a REST server over its database shows."""
+    """In the same property, as rows of a SQL catalog: a REST server over its database shows them."""
 
     def __init__(self, engine: sa.Engine, catalog: str) -> None:
         self._engine = engine
         self._catalog = catalog
+        self._key = {"catalog_name": catalog, "namespace": NAMESPACE, "property_key": PROPERTY}
 
     def newest(self) -> list[DeploymentRecord]:
         with self._engine.connect() as connection:
-            try:
-                return self._records(connection)[-1:]
-            except ProgrammingError as error:
-                if getattr(error.orig, "pgcode", None) != UNDEFINED_TABLE:
-                    raise
-                return []
+            return self._records(connection)[-1:]
 
     def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
         with around("deployments.add"), self._engine.begin() as connection:
             starters_lock(connection, "artemis-deployments")
             found = self._records(connection)
-            if first and found:
-                return
-            add_namespace(connection, self._catalog, NAMESPACE)
-            text = _text(found, DeploymentRecord(self._catalog, deployment, who, why, datetime.now(UTC)))
-            row = {**self._key, "property_value": text}
-            connection.execute(db.put(iceberg_namespace_properties, row, ["property_value"]))
+            if not (first and found):
+                add_namespace(connection, self._catalog, NAMESPACE)
+                text = _text(found, DeploymentRecord(self._catalog, deployment, who, why, datetime.now(UTC)))
+                row = {**self._key, "property_value": text}
+                connection.execute(db.put(iceberg_namespace_properties, row, ["property_value"]))
 
     def _records(self, connection: sa.Connection) -> list[DeploymentRecord]:
         query = sa.select(iceberg_namespace_properties.c.property_value).filter_by(**self._key)
-        text = connection.execute(query).scalar_one_or_none()
-        return _listed({} if text is None else {PROPERTY: text}, f"namespace {NAMESPACE}")
-
-    @property
-    def _key(self) -> dict[str, str]:
-        return {"catalog_name": self._catalog, "namespace": NAMESPACE, "property_key": PROPERTY}
+        return _listed({PROPERTY: connection.execute(query).scalar_one_or_none() or "[]"}, f"namespace {NAMESPACE}")
 
 
 def _has_none(error: BaseException) -> bool:

@@ -16,7 +16,6 @@ from sqlalchemy.exc import ProgrammingError
 
 from artemis_lifecycle.catalogs.deployments import (
     DeploymentRecords,
-    DeploymentsInDatabases,
     DeploymentsInFiles,
     DeploymentsInProperties,
     DeploymentsInRows,
@@ -529,7 +528,7 @@ class _Other:
                 hint="set its warehouse in lifecycle.yaml",
             )
         files = DeploymentsInFiles(stores, self._warehouse, self._name, self._key)
-        return InSeveralPlaces((files, WhereAllowed(self._name, DeploymentsInDatabases(*place))))
+        return InSeveralPlaces((files, WhereAllowed(self._name, DeploymentsInProperties(*place, beside=True))))
 
     def compare_and_swap(
         self, name: Identifier, expected: str, new: str, summaries: Sequence[Mapping[str, str]]

@@ -83,7 +83,7 @@ def _of_the_services(config: LifecycleConfig, write_probe: bool) -> Iterator[Che
     for each in config.catalogs.iceberg:
         known = (each.uri is not None or each.type != "sql") and uri is not None and config.operations.root is not None
         name = "deployment" if each is live else f"deployment of catalog {each.name}"
-        yield _if(known, name, partial(services.deployment, name, config, each), "an address")
+        yield _if(known, name, partial(services.deployment, name, config, each.name), "an address")
         if each.type == "rest" and (found_live or each is not live):
             yield from _rows("commits over REST", partial(services.over_rest, of=each), config)
     for other in config.catalogs.others if found_live and config.operations.root is not None else ():

@@ -25,7 +25,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle.api import Lifecycle
-from artemis_lifecycle.catalogs.deployments import DeploymentRecords, of_other, require_deployment
+from artemis_lifecycle.catalogs.deployments import of_other, require_deployment
 from artemis_lifecycle.catalogs.gate.installation import gate_state
 from artemis_lifecycle.catalogs.guard import guard_state
 from artemis_lifecycle.catalogs.identifier import parse_in
@@ -305,25 +305,24 @@ def roles(uri: str) -> Check:
     return Check("roles", "ok", f"login {login}; {', '.join(sorted(existing)) or 'roles are made at first use'}")
 
 
-def deployment(name: str, config: LifecycleConfig, of: Catalog | str) -> Check:
-    """A live catalog, or the one of that name in `catalogs.others`, belongs to this deployment, or to none yet."""
+def deployment(name: str, config: LifecycleConfig, catalog: str) -> Check:
+    """A live catalog, or one in `catalogs.others`, belongs to this deployment, or to none yet."""
     assert config.operations.uri is not None and config.operations.root is not None
-    live, catalog = (config.catalogs.live, of) if isinstance(of, str) else (of, of.name)
+    other, live = config.catalogs.others.get(catalog), config.catalogs.named_as(catalog)
     with ExitStack() as stack:
         engine = stack.enter_context(connected(config.operations.uri))
-        made, ours = schema_state(engine)[0] is not None, NOT_MADE
-        if made:
-            ours = read_deployment(engine, normalize(config.operations.root))
-        if isinstance(of, str):
-            records: DeploymentRecords = of_other(_stores(live), of, config.catalogs.others[of])
+        is_made = schema_state(engine)[0] is not None
+        ours = read_deployment(engine, normalize(config.operations.root)) if is_made else NOT_MADE
+        if other is None:
+            records = stack.enter_context(CatalogReader(live)).deployments(_stores(live))
+            if live.sole_deployment is not None and not records.newest():
+                who, why = live.sole_deployment.who, live.sole_deployment.why
+                said = f"no record; {who} says that no other deployment works on the catalog: {why}"
+                return Check(name, "warning", said, "make sure that this is still so")
         else:
-            records = stack.enter_context(CatalogReader(of)).deployments(_stores(of))
-        if not isinstance(of, str) and of.sole_deployment is not None and not records.newest():
-            who, why = of.sole_deployment.who, of.sole_deployment.why
-            said = f"no record; {who} says that no other deployment works on the catalog: {why}"
-            return Check(name, "warning", said, "make sure that this is still so")
+            records = of_other(_stores(live), catalog, other)
         require_deployment(records, catalog, ours, who="doctor", record=False)
-        if not made:
+        if not is_made:
             return Check(name, "ok", "no operations schema yet: the catalog is taken at first use")
         Progress(_stores(live), ours, engine).require(recall=False)
         return Check(name, "ok", "ours" if records.newest() else "free: the first use takes it")

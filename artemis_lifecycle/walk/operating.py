@@ -46,18 +46,14 @@ def prepare(resources: Resources, *, dry_run: bool) -> list[Part]:
     live, cold = catalogs.live, catalogs.cold
 
     def part(
-        tier: Catalog | OtherCatalog | None,
-        what: str,
-        needs: str,
-        is_there: Callable[[], bool],
-        make: Callable[[], object],
+        tier: Catalog | OtherCatalog | None, what: str, needs: str, has: Callable[[], bool], make: Callable[[], object]
     ) -> None:
         of = resources.config.operations if tier is None else tier
-        there = is_there()
+        there = has()
         if not there and not dry_run:
             make()
         where = without_secrets(of.uri) if of.uri else str((tier or live).warehouse)
-        made: State = "to make" if dry_run else "made" if is_there() else "left out"
+        made: State = "to make" if dry_run else "made" if has() else "left out"
         found.append(Part(where, what, needs, "there" if there else made))
 
     with ExitStack() as stack:

@@ -458,7 +458,7 @@ def ways(make_config: MakeConfig, databases: Databases, spark: SparkSession, tmp
 
 
 def _asked(config: LifecycleConfig) -> services.Check:
-    return services.checked("deployment", partial(services.deployment, "deployment", config, config.catalogs.live))
+    return services.checked("deployment", partial(services.deployment, "deployment", config, config.catalogs.live.name))
 
 
 @pytest.mark.parametrize("sql_first", [True, False], ids=["sql first", "rest first"])
