@@ -7,15 +7,19 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from inspect import isfunction
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 import yaml
+from moto.core.exceptions import JsonRESTError
+from moto.glue.responses import GlueResponse
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 from sqlalchemy import create_engine, make_url, text
@@ -536,8 +540,12 @@ def test_a_login_without_the_right_to_the_property_works_and_still_sees_another_
             lifecycle.scan_orphans(ways.table)
 
 
+def _denied(self: object) -> None:
+    raise JsonRESTError("AccessDeniedException", "not with this login")
+
+
 def test_a_catalog_of_glue_has_one_deployment_however_it_names_the_warehouse(
-    make_config: MakeConfig, databases: Databases, spark: SparkSession
+    make_config: MakeConfig, databases: Databases, spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     with homes.glue() as home:
         first = make_config(catalogs={"live": home.live}, operations={"root": home.root})
@@ -545,6 +553,12 @@ def test_a_catalog_of_glue_has_one_deployment_however_it_names_the_warehouse(
         uri = databases.make()
         second = make_config(catalogs={"live": other}, operations={"uri": uri, "root": f"{home.root}-other"})
         with open_lifecycle(first, spark=spark) as theirs, open_lifecycle(second, spark=spark) as ours:
+            for verbs, said in ((("create_database", "update_database"), "set"), (("get_database",), "read")):
+                with ExitStack() as stack:
+                    for verb in verbs:
+                        stack.enter_context(patch.object(GlueResponse, verb, _denied))
+                    theirs.resources.require_deployment()
+                assert sum(f"cannot be {said}" in each for each in caplog.messages) == 1
             theirs.observe_catalog()
             for step in (ours.observe_catalog, lambda: ours.mark(second.catalogs.live.name), ours.forget_records):
                 with pytest.raises(OtherDeployment, match="belongs to another deployment"):
