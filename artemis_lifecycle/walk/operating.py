@@ -69,7 +69,8 @@ def prepare(resources: Resources, *, dry_run: bool) -> list[Part]:
             what = f"{tier.name}: iceberg_tables with iceberg_type, and iceberg_namespace_properties"
             ready = partial(has_tables, sql[tier.name]), partial(ensure_tables, sql[tier.name], upgrade=True)
             part(tier, what, "CREATE ON SCHEMA, or to own them", *ready)
-        for name, each in {**{each.name: each for each in catalogs.iceberg}, **catalogs.others}.items():
+        recorded: list[tuple[str, Catalog | OtherCatalog]] = [(each.name, each) for each in catalogs.iceberg]
+        for name, each in (*recorded, *catalogs.others.items()):
             there = partial(_is_recorded, resources.records_of(name))
             what = f"{name}: the record of its deployment (of a SQL catalog in schema artemis_live, and a property)"
             claim = partial(resources.require_deployment, resources.prefix_of(name))

@@ -306,7 +306,8 @@ _GRANTS = {
         "lifecycle.handoff_batches, lifecycle.heartbeats, lifecycle.leases, lifecycle.listings, "
         "lifecycle.rest_commits, lifecycle.run_times, lifecycle.steps, lifecycle.live_sets, "
         "lifecycle.live_set_references, lifecycle.live_versions, lifecycle.live_contents, lifecycle.swept_tables, "
-        "lifecycle.base_locations, lifecycle.known_tables, lifecycle.outbox, lifecycle.seen_pointers, lifecycle.sent_files",
+        "lifecycle.base_locations, lifecycle.known_tables, lifecycle.outbox, lifecycle.seen_pointers, "
+        "lifecycle.sent_files",
         "SELECT, INSERT, UPDATE ON TABLE lifecycle.catalog_looks, lifecycle.cold_losses, lifecycle.cold_scrubs, "
         "lifecycle.deep_moves, "
         "lifecycle.health, lifecycle.held_bytes, lifecycle.holds, lifecycle.jobs, "
