@@ -168,9 +168,11 @@ class Actors:
         lost = self.model.lost(name, before, self.look_again())
         if lost:
             # An archived file that others took is made again while the live table has it: by the scrub, in its time.
-            for table in self.world.names():
-                with suppress(LifecycleError):
-                    self.lifecycle.scrub_cold(called(table))
+            for lifecycle, _ in self.world.deployments():
+                for table in self.world.names():
+                    # The one that owns the catalogs can.
+                    with suppress(LifecycleError):
+                        lifecycle.scrub_cold(called(table))
             lost = self.model.lost(name, before, self.look_again())
             self.counted["archives", "that a scrub repaired"] += not lost
         if lost:
