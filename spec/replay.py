@@ -358,6 +358,9 @@ class _Pair:
             or any(self._world.state.get(each) in AT_WORK for each in others)
         ):
             found |= FOR_NOW
+        elif self.plan is not None and self._world.state.get(self.scan or "") == "deleting":
+            # What a scan has begun to delete is no plan's until it is done.
+            found |= BITS["WAITS_UNCLEAR"]
         return found
 
     def _is_copied(self) -> bool:

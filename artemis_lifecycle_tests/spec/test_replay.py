@@ -6,6 +6,7 @@ a change of the model is held against what the product does. The machine replays
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -180,3 +181,47 @@ def test_a_file_that_may_go_does_not_stay_without_a_reason(
             changed.append((kind, [*trace[:at], replay.OLD | replay.BITS["COPIED"], stays]))
     found = refused(replay, replayer, changed)
     assert not [(trace, at) for (_, trace), at in zip(changed, found, strict=True) if at != len(trace) - 1]
+
+
+def _history(*, is_interrupted: bool) -> list[str]:
+    """A file is an orphan, a snapshot comes back that reads it, and that expires."""
+    table, snapshot, reads = "uuid n", ["snapshot", "uuid n", 1], ["reads", "uuid n", 1, 0]
+    sealed = {"table": "uuid", "name": "n", "files": [0], "second": False}
+    lines: list[dict[str, Any]] = [
+        {"step": "others", "came": [["named", "uuid", "n"], ["there", 0, "x"], ["newest", table, 2]]},
+        {
+            "step": "scan_orphans",
+            "came": [["scan", "S", "open"]],
+            "sealed": {"S": {**sealed, "kind": "scan", "snapshots": []}},
+        },
+        {"step": "others", "came": [snapshot, reads]},
+        {
+            "step": "plan_expiration",
+            "came": [["plan", "P", "open"]],
+            "sealed": {"P": {**sealed, "kind": "plan", "snapshots": [1]}},
+        },
+        {
+            "step": "commit_expiration",
+            "went": [["plan", "P", "open"], snapshot, reads],
+            "came": [["plan", "P", "committed"]],
+        },
+        {
+            "step": "delete_files",
+            "went": [["plan", "P", "committed"]],
+            "came": [["plan", "P", "deleting"]],
+            "judged": {"P": {0: ["kept", "open_scan"]}},
+        },
+    ]
+    if is_interrupted:
+        lines.insert(
+            2, {"step": "delete_orphans", "went": [["scan", "S", "open"]], "came": [["scan", "S", "deleting"]]}
+        )
+    default: dict[str, Any] = {"names": {}, "came": [], "went": [], "sealed": {}, "judged": {}}
+    lines[0]["names"] = {0: "/live/db/n/data/part-1.parquet"}
+    return [json.dumps({**default, "turn": turn, **line}) for turn, line in enumerate(lines)]
+
+
+def test_a_plan_waits_for_a_scan_whose_deletion_was_interrupted(replay: ModuleType, replayer: Any) -> None:
+    (waits,), (goes,) = (list(replay.project(_history(is_interrupted=each))) for each in (True, False))
+    assert waits.trace[-1] == goes.trace[-1] == "WAITS"
+    assert list(replayer.refused([waits, goes])) == [(goes, len(goes.trace) - 1)]
