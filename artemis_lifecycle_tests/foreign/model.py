@@ -252,7 +252,7 @@ class Model:
         for snapshot, was in before.ways.items():
             now = after.ways.get(snapshot)
             said = f"snapshot {snapshot}, read from {was.kind} {was.by}"
-            if now is None and self._is_loss(step, snapshot, was, after):
+            if now is None and self._is_loss(step, snapshot, was, before, after):
                 found.append(f"{said}, is in neither tier: {self._why(snapshot, was)}")
             elif snapshot in before.held and was.kind == "live" and (now is None or now.kind != "live"):
                 found.append(f"{said}, is held, and left the live table")
@@ -267,8 +267,10 @@ class Model:
             found.append(f"the catalog's {kind.lower()} {namespace}.{name} is gone, or another one")
         return found
 
-    def _is_loss(self, step: str, snapshot: int, was: Way, after: Observation) -> bool:
-        if not self.world.flipped.isdisjoint(str(on_disk(path)) for path in after.in_cold.get(snapshot, ())):
+    def _is_loss(self, step: str, snapshot: int, was: Way, before: Observation, after: Observation) -> bool:
+        # Where a manifest was changed, a look afresh does not say any more what the snapshot reads.
+        in_cold = after.in_cold.get(snapshot) or before.in_cold.get(snapshot, ())
+        if not self.world.flipped.isdisjoint(str(on_disk(path)) for path in in_cold):
             # Others changed its only copy's bytes, before it was the only one.
             return False
         if was.kind == "dropped" and was.table_uuid not in self.noticed:

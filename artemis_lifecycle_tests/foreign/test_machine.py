@@ -97,6 +97,20 @@ def test_what_others_take_is_theirs(actors: Actors) -> None:
     actors.step("delete_files", lambda: None)
 
 
+def test_an_archived_manifest_that_others_changed_is_theirs(actors: Actors) -> None:
+    world = actors.world
+    world.create("b", None, 4)
+    world.core.java.overwrite(world.java("b"), world.write("b", world.java("b")))
+    actors.step("delete_files", lambda: actors.lifecycle.expire("db.b"))
+    kinds = [way.kind for way in actors.look().ways.values()]
+    for path in world.cold_warehouse.rglob("*-m0.parquet"):
+        path.write_bytes(bytes(path.stat().st_size))
+        world.flipped.add(str(path))
+    actors.end(Draw("end"))
+    assert "cold" in kinds
+    assert "cold" not in [way.kind for way in actors.look_again().ways.values()]
+
+
 @pytest.mark.parametrize("version", [2, 3, 4])
 def test_rows_put_together_without_iceberg_are_those_that_iceberg_reads(world: World, version: int) -> None:
     world.create("b", None, version)
