@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ProgrammingError
@@ -453,27 +454,56 @@ class _Other:
         """Return what the catalog has besides what pyiceberg lists, and (Hive, Glue) with that, which is marked; of it
         all, only `name` if given."""
         catalog: Any = self._catalog()
-        rows: list[tuple[str, str | None, Mapping[str, str] | None, str | None]] = []
+        rows: list[_Row] = []
         if self._properties["type"] == "rest":
             return [(each, False) for each in self._views(namespace)]
         if self._properties["type"] == "hive":
             with _client_of(catalog, "_client") as client:
                 names = client.get_all_tables(db_name=namespace[-1]) if name is None else [name]
                 found = client.get_table_objects_by_name(dbname=namespace[-1], tbl_names=names)
-            rows = [(each.tableName, each.tableType, each.parameters, each.sd and each.sd.location) for each in found]
+            rows = [_row_of_hive(each) for each in found]
         elif self._properties["type"] == "glue":
             asked = {} if name is None else {"Expression": re.escape(name)}
             for page in catalog.glue.get_paginator("get_tables").paginate(DatabaseName=namespace[-1], **asked):
-                for each in page["TableList"]:
-                    place = each.get("StorageDescriptor", {}).get("Location")
-                    rows.append((each["Name"], each.get("TableType"), each.get("Parameters"), place))
-        objects = []
-        for table, kind, parameters, place in rows:
-            said = dict(parameters or {})
+                rows += map(_row_of_glue, page["TableList"])
+        objects, others = [], list[_Row]()
+        for row in rows:
+            said = row.parameters
             pointers = said.get("metadata_location", ""), said.get("previous_metadata_location")
-            entry = CatalogEntry(self._name, Identifier(namespace, table), *pointers, kind or "OBJECT", place)
+            entry = CatalogEntry(self._name, Identifier(namespace, row.name), *pointers, row.kind, row.places[0])
             objects.append((entry, said.get("table_type", "").lower() == "iceberg"))
+            if not entry.metadata_location and name is None:
+                others.append(row)
+        with ThreadPoolExecutor(max_workers=_READERS) as readers:
+            for row, further in zip(others, readers.map(partial(self._further, namespace), others), strict=True):
+                for place in further:
+                    part = Identifier(namespace, f"{row.name} ({place})")
+                    objects.append((CatalogEntry(self._name, part, "", None, row.kind, place), False))
         return objects
+
+    def _further(self, namespace: tuple[str, ...], row: _Row) -> list[str]:
+        """Return the places of a table of another format besides its own: where its serde or a data source reads, and
+        the partitions that are somewhere else."""
+        places = {*row.places[1:], *(self._partitions(namespace[-1], row.name) if row.is_partitioned else ())}
+        own = row.places[0] or ""
+        return sorted(each for each in places if each and each != own and not each.startswith(f"{own.rstrip('/')}/"))
+
+    def _partitions(self, database: str, table: str) -> list[str | None]:
+        catalog = self._catalog()
+        try:
+            if self._properties["type"] == "hive":
+                with _client_of(catalog, "_client") as client:
+                    parts = client.get_partitions(db_name=database, tbl_name=table, max_parts=-1)
+                return [each.sd.location for each in parts]
+            pages = _client_of(catalog, "glue").get_paginator("get_partitions")
+            asked = {"DatabaseName": database, "TableName": table, "ExcludeColumnSchema": True}
+            parts = [each for page in pages.paginate(**asked) for each in page["Partitions"]]
+            return [each.get("StorageDescriptor", {}).get("Location") for each in parts]
+        except Exception as error:
+            # By name, as in `_answering`: it was dropped meanwhile.
+            if type(error).__name__ not in ("NoSuchObjectException", "EntityNotFoundException"):
+                raise
+            return []
 
     def _views(self, namespace: tuple[str, ...]) -> list[CatalogEntry]:
         from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
@@ -592,6 +622,35 @@ class _Other:
                 f"Catalog {self._name} does not answer: {type(error).__name__}{said}",
                 hint="check that it runs, and that its address and credentials in lifecycle.yaml are correct",
             ) from error
+
+
+class _Row(NamedTuple):
+    """A table or view of Hive or Glue; the first of its `places` is its own location."""
+
+    name: str
+    kind: str
+    parameters: Mapping[str, str]
+    places: tuple[str | None, ...]
+    is_partitioned: bool
+
+
+_PATHS = ("path", "location")
+"""Where Spark keeps the place of a data source table, which Hive may not read: its own location is a placeholder."""
+
+
+def _row_of_hive(table: Any) -> _Row:
+    said, place = table.parameters or {}, table.sd and table.sd.location
+    serde = (table.sd and table.sd.serdeInfo and table.sd.serdeInfo.parameters) or {}
+    further = (of.get(each) for of in (serde, said) for each in _PATHS)
+    return _Row(table.tableName, table.tableType or "OBJECT", said, (place, *further), bool(table.partitionKeys))
+
+
+def _row_of_glue(table: Mapping[str, Any]) -> _Row:
+    said, stored = table.get("Parameters", {}), table.get("StorageDescriptor", {})
+    serde = stored.get("SerdeInfo", {}).get("Parameters", {})
+    further = (of.get(each) for of in (serde, said) for each in _PATHS)
+    places = (stored.get("Location"), *further)
+    return _Row(table["Name"], table.get("TableType", "OBJECT"), said, places, bool(table.get("PartitionKeys")))
 
 
 def _client_of(catalog: Any, attribute: str) -> Any:

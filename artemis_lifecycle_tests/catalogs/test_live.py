@@ -363,8 +363,17 @@ ROWS = {
     "v": ("VIRTUAL_VIEW", {"table_type": "iceberg-view", "metadata_location": "s3://b/w/db/v.json"}, "s3://b/w/db/v"),
     "raw": ("EXTERNAL_TABLE", {}, "s3://b/w/raw"),
     "plain": ("VIRTUAL_VIEW", None, None),
+    # As Spark makes one that Hive cannot read.
+    "events": ("MANAGED_TABLE", {"spark.sql.sources.provider": "json"}, "s3://b/w/db/events-__PLACEHOLDER__"),
+    "parts": ("EXTERNAL_TABLE", {}, "s3://b/w/parts"),
 }
+SERDE = {"events": {"path": "s3://b/w/db/t/data/events"}}
+PARTITIONS = {"parts": ["s3://b/w/parts/region=us", "s3://b/w/db/t/data/region=eu"]}
 OTHERS = [
+    ("db.events", "MANAGED_TABLE", "", "s3://b/w/db/events-__PLACEHOLDER__"),
+    ("db.events (s3://b/w/db/t/data/events)", "MANAGED_TABLE", "", "s3://b/w/db/t/data/events"),
+    ("db.parts", "EXTERNAL_TABLE", "", "s3://b/w/parts"),
+    ("db.parts (s3://b/w/db/t/data/region=eu)", "EXTERNAL_TABLE", "", "s3://b/w/db/t/data/region=eu"),
     ("db.plain", "VIRTUAL_VIEW", "", None),
     ("db.raw", "EXTERNAL_TABLE", "", "s3://b/w/raw"),
     ("db.v", "VIRTUAL_VIEW", "s3://b/w/db/v.json", "s3://b/w/db/v"),
@@ -386,12 +395,25 @@ def test_a_hive_catalog_lists_views_and_tables_of_other_formats(monkeypatch: pyt
             return list(ROWS)
 
         def get_table_objects_by_name(self, dbname: str, tbl_names: list[str]) -> list[SimpleNamespace]:
+            stored = {
+                name: SimpleNamespace(location=place, serdeInfo=SimpleNamespace(parameters=SERDE.get(name)))
+                for name, (_, _, place) in ROWS.items()
+                if place is not None
+            }
             return [
                 SimpleNamespace(
-                    tableName=name, tableType=kind, parameters=parameters, sd=place and SimpleNamespace(location=place)
+                    tableName=name,
+                    tableType=kind,
+                    parameters=parameters,
+                    sd=stored.get(name),
+                    partitionKeys=[name] if name in PARTITIONS else None,
                 )
-                for name, (kind, parameters, place) in ROWS.items()
+                for name, (kind, parameters, _) in ROWS.items()
             ]
+
+        def get_partitions(self, db_name: str, tbl_name: str, max_parts: int) -> list[SimpleNamespace]:
+            assert max_parts == -1
+            return [SimpleNamespace(sd=SimpleNamespace(location=each)) for each in PARTITIONS[tbl_name]]
 
     hive = SimpleNamespace(_client=Client(), list_namespaces=lambda parent: [] if parent else [("db",)])
     monkeypatch.setattr("pyiceberg.catalog.load_catalog", lambda name, **properties: hive)
@@ -409,7 +431,12 @@ def test_a_glue_catalog_lists_views_and_tables_of_other_formats(monkeypatch: pyt
         client.create_database(DatabaseInput={"Name": "db"})
         for name, (kind, parameters, place) in ROWS.items():
             row: dict[str, Any] = {"Name": name, "TableType": kind, "Parameters": parameters or {}}
-            row |= {"StorageDescriptor": {"Location": place}} if place else {}
+            if place:
+                row["StorageDescriptor"] = {"Location": place, "SerdeInfo": {"Parameters": SERDE.get(name, {})}}
+            row["PartitionKeys"] = [{"Name": "region", "Type": "string"}] if name in PARTITIONS else []
             client.create_table(DatabaseName="db", TableInput=row)
+            for at in PARTITIONS.get(name, ()):
+                part = {"Values": [at], "StorageDescriptor": {"Location": at}}
+                client.create_partition(DatabaseName="db", TableName=name, PartitionInput=part)
         glue = Catalog(name="live", type="glue", warehouse="s3://b/w", properties={"glue.region": "us-east-1"})
         assert _others(CatalogReader(glue)) == OTHERS

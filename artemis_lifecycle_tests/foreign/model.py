@@ -269,7 +269,7 @@ class Model:
 
     def _is_loss(self, step: str, snapshot: int, was: Way, before: Observation, after: Observation) -> bool:
         # Where a manifest was changed, a look afresh does not say any more what the snapshot reads.
-        in_cold = after.in_cold.get(snapshot) or before.in_cold.get(snapshot, ())
+        in_cold = after.in_cold.get(snapshot) or before.in_cold.get(snapshot) or ()
         if not self.world.flipped.isdisjoint(str(on_disk(path)) for path in in_cold):
             # Others changed its only copy's bytes, before it was the only one.
             return False
