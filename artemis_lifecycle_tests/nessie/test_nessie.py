@@ -14,7 +14,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from artemis_lifecycle.api import Lifecycle
-from artemis_lifecycle.catalogs.deployments import take_over
+from artemis_lifecycle.catalogs.deployments import FOLDER, take_over
 from artemis_lifecycle.cli import app
 from artemis_lifecycle.doctor.diagnosis import diagnose
 from artemis_lifecycle.errors import LifecycleError, NotApplicable, OtherDeployment
@@ -414,8 +414,8 @@ def test_two_configurations_of_one_server_are_two_deployments_and_only_one_has_i
         world.drop("db.gone")
         swept = first.sweep(first.mark(world.name), deferred=False)
         assert [each.error for each in swept.tables if "db.gone" in each.table] == [None]
-        records = {path for path in world.files() if path.startswith(".artemis-lifecycle/")}
-        assert records == {f".artemis-lifecycle/{world.name}{number}.json" for number in ("", ".2", ".3")}
+        records = {path.name for path in (world.folder / FOLDER).glob("*.json")}
+        assert records == {f"{world.name}{number}.json" for number in ("", ".2", ".3")}
 
 
 def test_a_deletion_of_a_server_taken_over_meanwhile_stops_before_the_next_files(

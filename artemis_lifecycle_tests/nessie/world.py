@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import requests
 
 from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.catalogs.deployments import FOLDER
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import open_lifecycle
@@ -130,9 +131,9 @@ class World:
     # --- files ------------------------------------------------------------------------------------------------------
 
     def files(self) -> set[str]:
-        """Every file in the warehouse, relative to it, without checksums."""
+        """Every file in the warehouse, relative to it, without checksums and the records of its deployment."""
         found = (path for path in self.folder.rglob("*") if path.is_file() and not path.name.endswith(".crc"))
-        return {str(path.relative_to(self.folder)) for path in found}
+        return {str(path.relative_to(self.folder)) for path in found if path.parent.name != FOLDER}
 
     def relative(self, path: str) -> str:
         return path.removeprefix("file:").removeprefix("//").removeprefix(f"{self.folder}/")
