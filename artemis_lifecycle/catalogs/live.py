@@ -549,9 +549,9 @@ class _Other:
             self._catalog().create_namespace_if_not_exists(levels)
 
     def deployments(self, stores: Stores, table: Identifier | None, *, destructive: bool) -> DeploymentRecords:
-        place = self._catalog(), self._name, self._sole, self._answering, table
+        place = self._catalog(), self._name, self._sole, self._answering
         if self._properties["type"] == "rest":
-            return DeploymentsInProperties(*place, destructive=destructive)
+            return DeploymentsInProperties(*place, table, destructive=destructive)
         if self._warehouse is None:
             raise ConfigError(
                 f"Catalog {self._name} has no warehouse, in which the record of its deployment is stored",

@@ -559,8 +559,12 @@ def test_a_catalog_of_glue_has_one_deployment_however_it_names_the_warehouse(
                         stack.enter_context(patch.object(GlueResponse, verb, _denied))
                     theirs.resources.require_deployment()
                 assert sum(f"cannot be {said}" in each for each in caplog.messages) == 1
-            theirs.observe_catalog()
-            for step in (ours.observe_catalog, lambda: ours.mark(second.catalogs.live.name), ours.forget_records):
+            catalog = load_catalog("glue", **pyiceberg_properties(first.catalogs.live))
+            catalog.create_namespace("db")
+            catalog.create_table("db.t", pa.schema([("id", pa.int64())])).append(pa.table({"id": [1]}))
+            theirs.list_objects("db.t")
+            mark = lambda: ours.mark(second.catalogs.live.name)  # noqa: E731
+            for step in (lambda: ours.list_objects("db.t"), ours.observe_catalog, mark, ours.forget_records):
                 with pytest.raises(OtherDeployment, match="belongs to another deployment"):
                     step()
             ours.take_over(who="ada", why="moved")
