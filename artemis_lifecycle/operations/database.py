@@ -87,8 +87,9 @@ def connect(uri: str, *, purpose: Purpose = "lifecycle") -> sa.Engine:
 
     @sa.event.listens_for(engine, "handle_error")
     def _gone(context: ExceptionContext) -> None:
-        if context.is_pre_ping:
-            # The pool makes a new connection in place of one that a restarted server has forgotten.
+        if context.is_pre_ping or not isinstance(context.original_exception, Exception):
+            # The pool makes a new connection in place of one that a restarted server has forgotten. An interrupt says
+            # nothing about Postgres.
             return
         # Only for errors that mean that Postgres is unavailable; a failed statement keeps its error.
         broken = context.is_disconnect or (
@@ -245,7 +246,7 @@ class Operations:
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
-        self.exists = True
+        self._exists = True
         self.claim: Callable[[], object] | None = None
         self.clock = Clock(engine)
         self.plans = Plans(engine)
@@ -296,8 +297,8 @@ class Operations:
                 "only writes tables (docs/roles.md)",
             ):
                 revision = _usable(engine)
-            opened.exists = revision is not None
-            if revision != HEAD and (make or opened.exists):
+            opened._exists = revision is not None
+            if revision != HEAD and (make or opened._exists):
                 opened.make()
         except BaseException:
             engine.dispose()
@@ -327,15 +328,21 @@ class Operations:
             raise BadInput(f"Several ids begin with {given}", hint=f"write more of it: {', '.join(sorted(found)[:4])}")
         return found.pop()
 
+    @property
+    def exists(self) -> bool:
+        """Whether the schema is there. Until it is, each question looks: another process may have made it."""
+        self._exists = self._exists or _usable(self.engine) is not None
+        return self._exists
+
     def make(self) -> None:
         """Make or migrate the schema. Raises Refused, with the statement for the owner, where this login may not."""
-        existed, claim = self.exists, self.claim
-        self.exists, self.claim = True, None
+        existed, claim = self._exists, self.claim
+        self._exists, self.claim = True, None
         try:
             with self._may_not_make():
                 migrate(self.engine)
         except BaseException:
-            self.exists = existed
+            self._exists = existed
             raise
         finally:
             self.claim = claim
@@ -354,15 +361,15 @@ class Operations:
     ) -> tuple[str, Any]:
         """Before the first write, make the schema and claim the catalog. A question before that finds empty tables of
         its own session, and leaves nothing behind."""
-        names = set() if self.exists and self.claim is None else set(_OWN_NAME.findall(statement)) - {_VERSIONS}
+        names = set() if self._exists and self.claim is None else set(_OWN_NAME.findall(statement)) - {_VERSIONS}
         if not names:
             return statement, parameters
         # Another process may have made it: a daemon must not go on without its holds and plans.
-        self.exists = self.exists or _usable(self.engine) is not None
+        self._exists = self._exists or _usable(self.engine) is not None
         tables = [table for table in metadata.sorted_tables if table.name in names]
         writes = _WRITES.match(statement) is not None and not names <= _OBSERVED
         # A sequence or a function has no empty twin.
-        if not self.exists and (writes or len(tables) < len(names)):
+        if not self._exists and (writes or len(tables) < len(names)):
             self.make()
         # A writer of tables does not claim the catalog, because it may lack the right.
         if writes and self.claim is not None and not names <= {"heartbeats", "locks"}:
@@ -372,7 +379,7 @@ class Operations:
             except BaseException:
                 self.claim = claim
                 raise
-        if not self.exists:
+        if not self._exists:
             with self._may_not_make():
                 for table in tables:
                     cursor.execute(_temporary(table))

@@ -14,11 +14,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import Engine, event, make_url, text
 
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle.errors import ConfigError, OperationsUnavailable, Refused
-from artemis_lifecycle.operations.database import Operations, connect, migrate, schema_state
+from artemis_lifecycle.operations.database import Operations, connect, connected, migrate, schema_state
 from artemis_lifecycle.operations.migrations import HEAD
 from artemis_lifecycle.operations.tables import SCHEMA, metadata
 
@@ -198,3 +198,13 @@ def test_a_restarted_server_fails_no_step_whose_connection_was_idle(postgres_uri
             assert several.enter_context(engine.connect()).execute(text("SELECT 1")).scalar() == 1
     engine.dispose()
     others.dispose()
+
+
+def test_an_interrupt_stays_one_while_postgres_is_waited_for(postgres_uri: str) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with connected(postgres_uri) as engine:
+        event.listen(engine, "do_execute", interrupt)
+        with engine.connect() as connection, pytest.raises(KeyboardInterrupt):
+            connection.execute(text("SELECT 1"))

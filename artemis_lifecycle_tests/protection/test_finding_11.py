@@ -92,6 +92,18 @@ CHANGES: dict[str, Callable[[Lifecycle, str], object]] = {
 }
 
 
+def test_who_looked_before_the_first_step_is_of_its_deployment(
+    make_config: MakeConfig, databases: Databases, spark: SparkSession
+) -> None:
+    config = make_config(operations={"uri": databases.make()}, defaults=NOW)
+    with open_lifecycle(config, spark=spark) as looked, open_lifecycle(config, spark=spark) as walks:
+        table = make_table(walks, "t", 3)
+        assert not looked.plans(table)
+        walks.plan_expiration(table)
+        assert len(looked.plans(table)) == 1
+        looked.hold(table, "legal", "case", snapshot_ids=ids_of(looked, table)[:1])
+
+
 def test_another_operations_database_is_refused_before_anything_changes_and_may_read(
     first: LifecycleConfig, second: LifecycleConfig, spark: SparkSession
 ) -> None:
