@@ -13,6 +13,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from sqlalchemy.exc import DataError, IntegrityError
+
 from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import OtherDeployment, UnreadableMetadata
 from artemis_lifecycle.operations.database import Deployment
@@ -112,7 +114,7 @@ class Progress:
             return
         try:
             self._outbox.recall(unknown)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, DataError, IntegrityError) as error:
             raise UnreadableMetadata(
                 "What was observed of the tables, and is not in the operations database, cannot be read",
                 path=self._observed,

@@ -179,8 +179,9 @@ def test_what_a_killed_step_saw_is_sent_by_the_next_one(lifecycle: Lifecycle, se
     } >= {"db.reader"}
 
 
+@pytest.mark.parametrize("content", ["{", '[["known_tables", {"catalog": "live"}, null]]', '[["plans", {}, null]]'])
 def test_a_file_of_it_that_cannot_be_read_stops_the_database_that_needs_it(
-    lifecycle: Lifecycle, server: Server
+    lifecycle: Lifecycle, server: Server, content: str
 ) -> None:
     create(lifecycle, "db.owner")
     lifecycle.plan_expiration("db.owner")
@@ -188,7 +189,7 @@ def test_a_file_of_it_that_cannot_be_read_stops_the_database_that_needs_it(
     create(lifecycle, "db.reader")
     lifecycle.plan_expiration("db.reader")
     files = sorted((local(lifecycle.root) / "observed").rglob("*.json"))
-    files[-1].write_text("{")
+    files[-1].write_text(content)
     lifecycle.plan_expiration("db.owner")
     server.put_back(*OPERATIONS)
     with pytest.raises(UnreadableMetadata, match="What was observed"):
