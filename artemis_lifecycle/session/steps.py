@@ -21,6 +21,7 @@ from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.errors import (
     ApprovalNeeded,
     LifecycleError,
+    NoSuchPlan,
     NoSuchTable,
     NotApplicable,
     require_uuid,
@@ -381,9 +382,11 @@ class Steps:
                 ):
                     yield running
             except BaseException as error:
-                operations.steps.finish(step_id, state="failed", counts={}, error=str(error))
+                with _known(progress):
+                    operations.steps.finish(step_id, state="failed", counts={}, error=str(error))
                 raise
-            operations.steps.finish(step_id, state=running.state, counts=running.counts)
+            with _known(progress):
+                operations.steps.finish(step_id, state=running.state, counts=running.counts)
             resources.under_way = None
 
     def _processes(self) -> str | None:
@@ -402,6 +405,16 @@ class Steps:
             return
         with self.resources.calling_with_spark(lambda _: lease.worked_on_by(self._processes())):
             yield
+
+
+@contextmanager
+def _known(progress: Progress) -> Iterator[None]:
+    """Raise OtherDeployment where the block's record is unknown because the database was put back meanwhile."""
+    try:
+        yield
+    except NoSuchPlan:
+        progress.require(recall=False)
+        raise
 
 
 def _seen(state: TableState) -> Seen:

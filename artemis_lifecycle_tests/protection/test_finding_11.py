@@ -754,6 +754,28 @@ def test_an_operations_database_put_back_in_time_stops_until_a_person_takes_over
         lifecycle.plan_expiration(table)
 
 
+def test_a_deletion_whose_operations_database_is_put_back_meanwhile_says_so(
+    make_config: MakeConfig, databases: Databases, spark: SparkSession
+) -> None:
+    config = make_config(operations={"uri": databases.make()}, defaults=NOW)
+    with open_lifecycle(config, spark=spark) as lifecycle:
+        table = make_table(lifecycle, "t", 3)
+        plan, backup = lifecycle.plan_expiration(table), _newest(config)
+        lifecycle.hand_off(plan)
+        lifecycle.commit_expiration(plan)
+        before = _files(config)
+
+        def restored(point: str) -> None:
+            if point == "deletion.seal_batches:before":
+                _put_back(config, backup)
+                with connected(str(config.operations.uri)) as engine, engine.begin() as connection:
+                    connection.execute(text("TRUNCATE lifecycle.steps CASCADE"))
+
+        with crash_points.installed(restored), pytest.raises(OtherDeployment, match=r"restored.*artemis take-over"):
+            lifecycle.delete_files(plan)
+        assert _files(config) == before
+
+
 def test_of_two_copies_of_a_server_the_one_behind_is_stopped(
     make_config: MakeConfig, databases: Databases, spark: SparkSession
 ) -> None:
