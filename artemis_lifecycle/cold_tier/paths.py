@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from shlex import quote
 from typing import Any, Protocol
 
-from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
 from artemis_lifecycle.cold_tier.evolution import SAME_IDS, Ids
 from artemis_lifecycle.errors import ExistingFile, HandoffFailed, NoSuchTable, StorageError
 from artemis_lifecycle.metadata.table_metadata import metadata_json
@@ -423,3 +423,11 @@ def settle(
     except ExistingFile:
         return ColdIdentity.from_json(stores.read(path), path)
     return chosen
+
+
+def is_archive(stores: Stores, root: str, name: str, row: CatalogEntry | None) -> bool:
+    """Return True if a handoff published what the cold catalog has as `name`: all its files are in its own place. What
+    somebody registered could reach any."""
+    at = "" if row is None else row.metadata_location
+    known = ((each.cold_location, published_path(root, each.table_uuid)) for each in identities(stores, root))
+    return any(at.startswith(f"{own}/") and read_published(stores, path).get(name) == at for own, path in known)

@@ -17,7 +17,7 @@ from artemis_lifecycle.cold_tier.handoff import Handoff, RecoveredArchive
 from artemis_lifecycle.cold_tier.handoff import hand_off as archive
 from artemis_lifecycle.cold_tier.handoff import recover_archive as publish_again
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
-from artemis_lifecycle.cold_tier.paths import identities, no_cold_table, read_identity
+from artemis_lifecycle.cold_tier.paths import identities, is_archive, no_cold_table, read_identity
 from artemis_lifecycle.cold_tier.presence import RecordedCopy, repair
 from artemis_lifecycle.cold_tier.reads import Route, Selector
 from artemis_lifecycle.cold_tier.restore import restore as bring_back
@@ -229,8 +229,13 @@ class ColdTier:
 
     def _deep_context(self, table: str, live: TableMetadata, check: Callable[[], None]) -> DeepArchiveContext:
         resources, context = self.resources, self._recall_context(table, live.table_uuid)
+        stores, rows = resources.live_stores, resources.cold_catalog.pointers
         return replace(
             context,
+            # One that cannot be read stops only the moves of its own files.
+            protection=replace(
+                context.protection, isolated=lambda name: is_archive(stores, resources.root, name, rows().get(name))
+            ),
             readers=replace(
                 context_of(resources, table),
                 own=context.protection.own,

@@ -35,6 +35,7 @@ from artemis_lifecycle.errors import (
     OperationsUnavailable,
     Refused,
     StorageError,
+    UnreadableMetadata,
 )
 from artemis_lifecycle.metadata.types import LogEntry, Ref
 from artemis_lifecycle.operations import crash_points
@@ -285,6 +286,36 @@ def test_a_file_that_another_cold_table_has_stays_readable(make_config: MakeConf
         assert done.moved_files == dry.due_files > 0
         assert fingerprint(lifecycle.read("db.taker", snapshot_id=first)) == read
         assert archive.reads("giver", ids[0])
+
+
+def test_a_cold_table_that_rotted_stops_only_its_own_moves(archive: Archive) -> None:
+    """A handoff copies into its own table's place; what somebody registered by hand may read from any."""
+    lifecycle, cold = archive.lifecycle, archive.lifecycle.config.catalogs.cold.name
+    rotted, _ = archive.made("rotted", ONE, INSTEAD, LAST), archive.made("sound", ONE, INSTEAD, LAST)
+    (rotten,) = (archive.cold_root() / "db" / "rotted").rglob(f"snap-{rotted[0]}-*.avro")
+    good = rotten.read_bytes()
+
+    def change(statement: str) -> None:
+        with lifecycle.operations.engine.begin() as connection, past_the_guard(connection.exec_driver_sql):
+            connection.execute(text(statement))
+
+    rotten.write_bytes(bytes([good[0] ^ 1]) + good[1:])
+    try:
+        change(
+            "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type) "
+            "SELECT catalog_name, table_namespace, 'by_hand', metadata_location, iceberg_type "
+            f"FROM iceberg_tables WHERE catalog_name = '{cold}' AND table_name = 'rotted'"
+        )
+        with pytest.raises(UnreadableMetadata, match=r"Table db\.by_hand"):
+            lifecycle.deep_archive("db.sound")
+        change(f"DELETE FROM iceberg_tables WHERE catalog_name = '{cold}' AND table_name = 'by_hand'")
+        with pytest.raises(UnreadableMetadata):
+            lifecycle.deep_archive("db.rotted")
+        assert (archive.aside("rotted"), archive.aside("sound")) == (0, 0)
+        assert lifecycle.deep_archive("db.sound").moved_files == archive.aside("sound") > 0
+    finally:
+        rotten.write_bytes(good)
+    assert lifecycle.deep_archive("db.rotted").moved_files == archive.aside("rotted") > 0
 
 
 @pytest.mark.nightly
