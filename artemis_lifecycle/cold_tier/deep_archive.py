@@ -11,6 +11,7 @@ still reaches what it was copied from, because snapshots that expire in later ye
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -24,8 +25,9 @@ from artemis_lifecycle.cold_tier.cold_tables import ColdSide
 from artemis_lifecycle.cold_tier.copy import Request, each_file
 from artemis_lifecycle.cold_tier.ledger import Ledger
 from artemis_lifecycle.cold_tier.presence import ColdCopies, RecordedCopy, repair
-from artemis_lifecycle.errors import Refused, StorageError
-from artemis_lifecycle.metadata.types import CONTENT_KINDS, MAIN_BRANCH, LogEntry
+from artemis_lifecycle.errors import Refused, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.manifest_lists import manifests_of
+from artemis_lifecycle.metadata.types import CONTENT_KINDS, MAIN_BRANCH, LogEntry, Snapshot, TableMetadata
 from artemis_lifecycle.operations.cold_tier import MoveRecord, new_id
 from artemis_lifecycle.operations.crash_points import reach
 from artemis_lifecycle.operations.database import Operations
@@ -241,14 +243,14 @@ def recall(context: DeepArchiveContext, moves: Collection[str], storage_class: s
     _settle_unfinished(context)
 
 
-def recall_archived(context: DeepArchiveContext, storage_class: str) -> None:
+def recall_archived(context: DeepArchiveContext, storage_class: str) -> tuple[int, ...]:
     """List the archive, and record the files of its snapshots that are in an archive class and in no move: where
-    `operations.root` was put back, too, the lists of their moves are lost."""
+    `operations.root` was put back, too, the lists of their moves are lost. Return the snapshots that cannot be read."""
     cold, known = context.cold.current(), context.operations.deep_moves.of_table(context.table_uuid)
-    view, rules = context.cold.index(cold), context.cold.identity.rules
+    (view, unreadable), rules = _readable(context, cold), context.cold.identity.rules
     listed = [normalize(file.path, rules) for file in context.cold_stores.list(cold.location) if file.archived]
     if not listed:
-        return
+        return unreadable
     files = reachable(view, [snapshot.snapshot_id for snapshot in view.metadata.snapshots])
     moved = [batch.column("path") for batch in archived_files(context.records, known)]
     files = files.filter(pc.is_in(files.column("location"), pa.array(listed)))
@@ -258,6 +260,29 @@ def recall_archived(context: DeepArchiveContext, storage_class: str) -> None:
         schema, found = arrow_schema(FILES), DeepArchived(context.table, storage_class, context.operations.clock.now())
         move = _begun(context, new_id(_MOVE), found, files.select(schema.names).cast(schema).combine_chunks())
         context.operations.deep_moves.finish(move.move_id)
+    return unreadable
+
+
+def _readable(context: DeepArchiveContext, cold: TableMetadata) -> tuple[IndexView, tuple[int, ...]]:
+    """Return the index of the snapshots of `cold` that can be read, and the others."""
+    try:
+        return context.cold.index(cold), ()
+    except UnreadableMetadata as error:
+        gone = tuple(each.snapshot_id for each in cold.snapshots if _needs(context.cold_stores, each, error.path))
+        if not gone:
+            raise
+        left = tuple(each for each in cold.snapshots if each.snapshot_id not in gone)
+        view, others = _readable(context, replace(cold, snapshots=left))
+        return view, (*gone, *others)
+
+
+def _needs(stores: Stores, snapshot: Snapshot, path: str | None) -> bool:
+    """Return True if the file at `path` is the snapshot's manifest list, or on it."""
+    with suppress(UnreadableMetadata):
+        return path == snapshot.manifest_list or path in {
+            each.manifest_path for each in manifests_of(stores, snapshot).entries
+        }
+    return False
 
 
 def archived_files(records: Stores, moves: Iterable[MoveRecord]) -> Iterator[pa.RecordBatch]:

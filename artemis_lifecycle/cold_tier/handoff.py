@@ -190,11 +190,13 @@ def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int
 
 @dataclass(frozen=True)
 class RecoveredArchive(Shown):
-    """The name of a table's archive in the cold catalog, and the metadata files that were published there again."""
+    """The name of a table's archive in the cold catalog, and the metadata files that were published there again. The
+    files of the snapshots `unreadable` are out of reach: a manifest list or a manifest of theirs is lost or damaged."""
 
     table: str
     cold_table: str
     published: tuple[str, ...]
+    unreadable: tuple[int, ...] = ()
 
 
 def recover_archive(context: HandoffContext, table: str, identity: ColdIdentity) -> RecoveredArchive:

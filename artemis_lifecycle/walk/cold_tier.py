@@ -200,8 +200,8 @@ class ColdTier:
             if identity is not None and cold_tables(resources, table_uuid) is not None:
                 self.recall_moves(identity.live_table, table_uuid, ask=True)
 
-    def recall_moves(self, table: str, table_uuid: str, *, ask: bool = False) -> None:
-        """The same for one table. `ask`: list its archive, too."""
+    def recall_moves(self, table: str, table_uuid: str, *, ask: bool = False) -> tuple[int, ...]:
+        """The same for one table. `ask`: list its archive, too, and return the snapshots that cannot be read."""
         resources = self.resources
         forgotten = thawing.forgotten_moves(resources.live_stores, resources.operations, resources.root, table_uuid)
         if forgotten or ask:
@@ -209,7 +209,8 @@ class ColdTier:
             with table_lock(resources.operations.engine, table_uuid, table=table):
                 thawing.recall(context, forgotten, to_class)
                 if ask:
-                    thawing.recall_archived(context, to_class)
+                    return thawing.recall_archived(context, to_class)
+        return ()
 
     def _recall_context(self, table: str, table_uuid: str) -> DeepArchiveContext:
         # It moves nothing: what keeps a file is not known.
@@ -454,8 +455,7 @@ class ColdTier:
                 done = self._recovered(table, table_uuid, who, why, step.check, state.metadata)
                 step.counts = {"published": len(done.published)}
         # It takes the table's lock itself.
-        self.recall_moves(table, table_uuid, ask=True)
-        return done
+        return replace(done, unreadable=self.recall_moves(table, table_uuid, ask=True))
 
     def _recovered(
         self, table: str, table_uuid: str, who: str, why: str, check: Callable[[], None], live: TableMetadata | None

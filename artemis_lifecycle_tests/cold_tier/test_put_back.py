@@ -699,6 +699,40 @@ def test_a_plan_of_a_line_that_the_catalog_has_left_is_not_archived(at_once: Lif
     assert [tuple(row) for row in lifecycle.read(place.table, snapshot_id=kept).collect()] == [(3, 3)]
 
 
+def test_what_recovers_an_archive_names_the_snapshots_whose_lists_rotted(at_once: Lifecycle) -> None:
+    place, lifecycle, cold = Place(at_once, "rotted"), at_once, at_once.config.catalogs.cold.name
+    first = place.run("CREATE TABLE {t} (id int) USING iceberg", "INSERT OVERWRITE {t} VALUES (1)")
+    second = place.run("INSERT OVERWRITE {t} VALUES (2)")
+    rows = place.rows()
+    lifecycle.expire(place.table)
+    row = {"catalog": cold, "name": place.name}
+    at_row = "WHERE catalog_name = :catalog AND table_name = :name"
+
+    def pointer(to: str | None = None) -> str:
+        with lifecycle.operations.engine.begin() as connection, unguarded(connection):
+            if to is not None:
+                set_to = text(f"UPDATE iceberg_tables SET metadata_location = :to {at_row}")
+                connection.execute(set_to, {**row, "to": to})
+            return str(connection.execute(text(f"SELECT metadata_location FROM iceberg_tables {at_row}"), row).scalar())
+
+    backup = pointer()
+    place.refresh()
+    place.run("INSERT OVERWRITE {t} VALUES (3)")
+    lifecycle.expire(place.table)
+    newest = pointer()
+    pointer(backup)
+    root = Path(str(lifecycle.config.catalogs.cold.warehouse).removeprefix("file://"))
+    (rotten,) = root.rglob(f"snap-{first}-*.avro")
+    rotten.write_bytes(b"x" + rotten.read_bytes()[1:])
+    shutil.rmtree(Path(str(lifecycle.config.operations.root).removeprefix("file://")) / "cold" / "index", True)
+
+    done = lifecycle.recover_archive(place.table, who="ann", why="a backup")
+    assert (done.published, done.unreadable, pointer()) == ((newest,), (first,), newest)
+    done = lifecycle.recover_archive(place.table, who="ann", why="again")
+    assert (done.published, done.unreadable) == ((), (first,))
+    assert lifecycle.read(place.table, snapshot_id=second).collect() == rows
+
+
 @pytest.mark.parametrize("renamed", [False, True])
 def test_an_archive_of_which_only_the_copies_are_left_is_found_again(at_once: Lifecycle, renamed: bool) -> None:
     """One backup of a machine, from before the first handoff, took back all that names it but the live catalog."""
