@@ -72,7 +72,7 @@ from artemis_lifecycle.walk.operating import Part, forget_records, prepare, take
 from artemis_lifecycle.walk.orphans import Orphans
 from artemis_lifecycle.walk.plan_checks import ALL_CHECKS, PlanChecks
 from artemis_lifecycle.walk.quarantine import Quarantine
-from artemis_lifecycle.walk.reading import Queries, Reading
+from artemis_lifecycle.walk.reading import Queries, Reading, WaysOut
 from artemis_lifecycle.walk.tags_and_holds import Tagged, TagsAndHolds
 from artemis_lifecycle.walk.undrop import Undrop
 
@@ -163,6 +163,7 @@ class Lifecycle:
         self.steps = steps = Steps(resources)
         self._history = History(resources, steps)
         self._past = Past(resources, steps)
+        steps.ways_out.append(WaysOut(resources, self._past).tell)
         self._reading = Reading(resources, steps, self._past)
         self._tags_and_holds = TagsAndHolds(resources, steps)
         self._queries = Queries(resources, steps, self._reading, self._tags_and_holds)

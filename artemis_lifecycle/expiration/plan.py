@@ -428,13 +428,13 @@ def load_plan(spark: Spark, stores: Stores, operations: Operations, plan_id: str
         )
     try:
         return _from_json(stores.read(path), record, spark, stores)
-    except (ValueError, KeyError, TypeError) as error:
+    except (MissingFile, ValueError, KeyError, TypeError) as error:
         raise StorageError(
             f"Plan {plan_id} cannot be read: {error}",
             table=record.table,
             path=path,
             untouched="the table and all files of the plan",
-            hint=f"close it (artemis close {plan_id}) and plan again",
+            hint=f"restore the file; or close the plan (artemis close {plan_id}) and plan again",
         ) from error
 
 

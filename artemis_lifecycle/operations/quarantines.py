@@ -104,6 +104,11 @@ class Quarantines(db.Part):
         """Newest first, including purged ones."""
         return self._all(quarantines.c.table_uuid == table_uuid)
 
+    def kept(self, table: str, table_uuid: str | None) -> list[QuarantineRecord]:
+        """Return those of a table's name or uuid whose files are only in quarantine."""
+        found = self._all(sa.or_(quarantines.c.table_name == table, quarantines.c.table_uuid == table_uuid))
+        return [record for record in found if record.state is QuarantineState.KEPT]
+
     def undeleted(self, table_uuid: str) -> list[QuarantineRecord]:
         """Return those whose files are at their paths again, and must stay there."""
         return [record for record in self.of_table(table_uuid) if record.state is QuarantineState.UNDELETED]

@@ -749,14 +749,16 @@ class Protection:
         return found
 
     def _unreadable(self, name: str, problem: str, path: str | None) -> UnreadableMetadata:
+        what = f"Table {name} shares or nests a location with this one, or may read from it, and cannot be read"
+        hint = f"repair or drop {name}, or name it in isolated of its catalog if it reads no other table's files; "
+        hint += "artemis doctor lists all such tables, with the lines to paste"
+        plan_id = name.removeprefix("plan ")
+        if any(each.plan_id == plan_id for each in self._context.operations.plans.holding()):
+            what = f"The list of {name} of another table cannot be read, and may have files of this one"
+            hint = f"restore it, below operations.root; or give the plan up: artemis close {plan_id}"
+        untouched = "all files that were not deleted before"
         return UnreadableMetadata(
-            f"Table {name} shares or nests a location with this one, or may read from it, and cannot be read: "
-            f"{problem}",
-            table=self._deletion.table,
-            path=path,
-            untouched="all files that were not deleted before",
-            hint=f"repair or drop {name}, or name it in isolated of its catalog if it reads no other table's files; "
-            "artemis doctor lists all such tables, with the lines to paste",
+            f"{what}: {problem}", table=self._deletion.table, path=path, untouched=untouched, hint=hint
         )
 
     def _unreadable_commit(self, path: str, problem: UnreadableMetadata | MissingFile | None) -> UnreadableMetadata:

@@ -7,7 +7,7 @@ import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from shlex import quote
 from typing import Literal, TypeVar
@@ -24,11 +24,13 @@ from artemis_lifecycle.errors import (
     NoSuchPlan,
     NoSuchTable,
     NotApplicable,
+    UnreadableMetadata,
     require_uuid,
 )
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.metadata.lines import is_written_once
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.decisions import Watch, paused
 from artemis_lifecycle.operations.known_tables import KnownTable, Seen, beside_catalog
 from artemis_lifecycle.operations.leases import Lease, mark
@@ -64,9 +66,22 @@ _COLD = frozenset({"cold_scan", "deep_archive"})
 
 @dataclass(frozen=True)
 class Steps:
-    """Reads the state of tables, and runs steps on them."""
+    """Reads the state of tables, and runs steps on them. `ways_out` raise errors again with what to do."""
 
     resources: Resources
+    ways_out: list[Callable[[str, TableMetadata | None, UnreadableMetadata], None]] = field(default_factory=list)
+
+    @contextmanager
+    def advised(self, table: str, live: TableMetadata | None) -> Iterator[None]:
+        """Let errors of missing metadata in the block name the way out. `live` is None before it is read."""
+        try:
+            yield
+        except UnreadableMetadata as error:
+            error.table = error.table or table
+            # One that has its way out is raised from the error without it.
+            for way_out in () if isinstance(error.__cause__, UnreadableMetadata) else self.ways_out:
+                way_out(table, live, error)
+            raise
 
     def tables(self) -> list[str]:
         """The tables of all live catalogs, without the project's own result tables. Raises OperationsUnavailable if one
@@ -99,7 +114,9 @@ class Steps:
         # listing.
         read_at = self.resources.clock.now()
         entry = self.resources.catalogs.entry(table)
-        return TableState(entry, read_table_metadata(self.resources.live_stores, entry.metadata_location), read_at)
+        with self.advised(table, None):
+            metadata = read_table_metadata(self.resources.live_stores, entry.metadata_location)
+        return TableState(entry, metadata, read_at)
 
     def any_state(self, table: str) -> TableState:
         """Return the current table, of any kind. Raises NoSuchTable, UnreadableMetadata."""
@@ -375,8 +392,11 @@ class Steps:
                     resources.require_clocks()
 
             running = Step(table, window_day, held, watch, confirm)
+            # What recovers an archive is the way out itself.
+            is_advised = resources.other(table) is None and not state.is_dropped and step != "recover_archive"
             try:
                 with (
+                    self.advised(table, state.metadata) if is_advised else nullcontext(),
                     java_errors(table, lambda: self.any_state(table).metadata.last_updated_ms),
                     self._named_driver(held),
                 ):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -32,7 +31,6 @@ from artemis_lifecycle.errors import (
     NoSuchSnapshot,
     PlanStateError,
     StorageError,
-    UnreadableMetadata,
 )
 from artemis_lifecycle.expiration.plan import ExpirationPlan, read_base, unarchived
 from artemis_lifecycle.expiration.tags_and_holds import thaw_views
@@ -107,7 +105,7 @@ class ColdTier:
         plan, state = self.steps.resumed(plan)
         self.expiration.checks.require(plan, record, PLAN_CHECKS)
         worker = self.steps.worker("handoff")
-        with self.steps.run(state, "handoff", dry_run=dry_run) as step, self._told_of_a_backup(plan):
+        with self.steps.run(state, "handoff", dry_run=dry_run) as step:
             self.reading.require_own_archive(plan.table, plan.table_uuid)
             if record.lost_approved_by is None:
                 self.expiration.require_kept(plan, state)
@@ -169,15 +167,6 @@ class ColdTier:
                 "files_recopied": done.repaired_files,
             }
         return done
-
-    @contextmanager
-    def _told_of_a_backup(self, plan: ExpirationPlan) -> Iterator[None]:
-        """Name the way out where metadata is missing because databases were put back behind what was archived."""
-        try:
-            yield
-        except UnreadableMetadata:
-            require_newest_archive(self.resources, plan.table, plan.table_uuid)
-            raise
 
     def _keep_readable(self, plan: ExpirationPlan, live: TableMetadata, check: Callable[[], None]) -> None:
         """No snapshot that a handoff has archived needs a thaw from the beginning."""

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, partial
-from shlex import quote
 
 from artemis_lifecycle.audit.past import Past
 from artemis_lifecycle.audit.recording import Recording
@@ -25,7 +24,6 @@ from artemis_lifecycle.errors import (
     StalePlan,
     StorageError,
     TooLarge,
-    UnreadableMetadata,
 )
 from artemis_lifecycle.expiration.commit import (
     ExpirationCommit,
@@ -67,7 +65,6 @@ from artemis_lifecycle.session.contexts import (
     keepers,
     live_index,
     present_index,
-    require_newest_archive,
     retention_settings,
     was_main,
 )
@@ -173,23 +170,17 @@ class Expiration:
                 step.counts = plan_counts(earlier)
                 return earlier
             request = self._request(table, state, wanted._replace(now=instant))
-            try:
-                plan = seal_plan(
-                    self.resources.start_spark,
-                    self.resources.live_stores,
-                    self.resources.operations,
-                    request,
-                    root=self.resources.root,
-                    rules=self.resources.rules(table),
-                    window_day=step.window_day,
-                    stale=earlier,
-                    index=IndexSettings.from_config(self.resources.config, table),
-                )
-            except UnreadableMetadata as error:
-                # A database that was put back may have forgotten the archive, too.
-                require_newest_archive(self.resources, table, state.metadata.table_uuid)
-                self._refuse_named_again(table, state.metadata, error)
-                raise
+            plan = seal_plan(
+                self.resources.start_spark,
+                self.resources.live_stores,
+                self.resources.operations,
+                request,
+                root=self.resources.root,
+                rules=self.resources.rules(table),
+                window_day=step.window_day,
+                stale=earlier,
+                index=IndexSettings.from_config(self.resources.config, table),
+            )
             record = self.resources.operations.plans.get(plan.plan_id)
             self.checks.check(plan, record, PLAN_CHECKS)
             if record.files:
@@ -279,32 +270,6 @@ class Expiration:
         day, digest = policy.quiet_window.day(now), policy.retention.digest
         operations.steps.skip(metadata.table_uuid, table, "plan", day, self.resources.owner, digest)
         return True
-
-    def _refuse_named_again(self, table: str, live: TableMetadata, error: UnreadableMetadata) -> None:
-        """Raise UnreadableMetadata with the way out if the table's metadata names archived snapshots whose files were
-        deleted, as after its catalog was put back."""
-        cold = self.past.own_cold_tables(table, live.table_uuid)
-        named = [each for each in live.snapshots if each.manifest_list is not None]
-        there = self.resources.live_stores.heads([each.manifest_list or "" for each in named])
-        lost = [each.snapshot_id for each, found in zip(named, there, strict=True) if found is None]
-        gone = [each for each in lost if cold is not None and cold.holding(each) is not None]
-        if not gone:
-            return
-        ids, name = ", ".join(map(str, gone)), self.resources.config.catalogs.of(table).name
-        to_rescue = (
-            f"artemis restore {quote(table)} {live.current_snapshot_id} --branch BRANCH, make that current, and then "
-        )
-        raise UnreadableMetadata(
-            f"The metadata names {len(gone)} snapshots whose files were deleted once they were archived: {ids}. The "
-            "catalog was probably put back in time. The archive still has them, and reads and restores use it",
-            table=table,
-            path=error.path,
-            untouched=error.untouched,
-            hint="register the newest metadata file again; or "
-            f"{to_rescue if live.current_snapshot_id in gone else ''}remove them from the metadata alone, without "
-            f"deleting files, e.g. by pyiceberg: load_catalog({name!r}).load_table({table!r}).maintenance"
-            f".expire_snapshots().by_ids([{ids}]).commit()",
-        ) from error
 
     def settle(self, record: PlanRecord) -> None:
         """Record a plan's commit whose worker died between the swap and the record, where the table proves it."""
@@ -535,7 +500,8 @@ class Expiration:
     def require_kept(self, plan: ExpirationPlan, state: TableState) -> None:
         """Raise UnreadableMetadata if a metadata file that the snapshots outside the plan need is missing. The handoff
         finds what only the plan's snapshots need: a person can approve that loss."""
-        present_index(self.resources, plan.table, state.metadata, without=plan.expired_snapshots)
+        with self.steps.advised(plan.table, state.metadata):
+            present_index(self.resources, plan.table, state.metadata, without=plan.expired_snapshots)
 
     def _guards(self, plan: ExpirationPlan) -> tuple[Keepers, RetentionSettings]:
         """Return what may keep a plan's snapshots by now: holds, tags, and the table's policy with the plan's own

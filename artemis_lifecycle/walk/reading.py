@@ -19,15 +19,17 @@ from artemis_lifecycle.cold_tier.queries import translate as translate_query
 from artemis_lifecycle.cold_tier.reads import Route, Selector
 from artemis_lifecycle.cold_tier.reads import read as read_rows
 from artemis_lifecycle.cold_tier.reads import route as find_route
-from artemis_lifecycle.errors import BadInput, HandoffFailed, InDeepArchive, NoSuchSnapshot
+from artemis_lifecycle.config.schemes import S3_SCHEMES
+from artemis_lifecycle.errors import BadInput, HandoffFailed, InDeepArchive, NoSuchSnapshot, UnreadableMetadata
 from artemis_lifecycle.expiration.tags_and_holds import max_ref_age_ms, no_such_snapshot
 from artemis_lifecycle.metadata.lines import Line
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.operations.cold_tier import ThawState
-from artemis_lifecycle.session.contexts import cold_tables
+from artemis_lifecycle.session.contexts import cold_tables, require_newest_archive
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.session.steps import Steps
 from artemis_lifecycle.spark.java_errors import java_errors, statement_errors
+from artemis_lifecycle.storage.stores import place_of
 from artemis_lifecycle.walk.tags_and_holds import Tagged, TagsAndHolds
 
 if TYPE_CHECKING:
@@ -95,12 +97,12 @@ class Reading:
 
         states = partial(former_states, self.resources.live_stores, live)
 
-        def is_gone(snapshot: Snapshot) -> bool:
-            # An expiration deletes a manifest list after all files that it leads to.
-            place = snapshot.manifest_list
-            return place is not None and self.resources.live_stores.head(place) is None
+        return find_route(table, live, cold, selector, states, current_at, self._is_gone)
 
-        return find_route(table, live, cold, selector, states, current_at, is_gone)
+    def _is_gone(self, snapshot: Snapshot) -> bool:
+        # An expiration deletes a manifest list after all files that it leads to.
+        place = snapshot.manifest_list
+        return place is not None and self.resources.live_stores.head(place) is None
 
     def described(self, table: str, table_uuid: str, found: Route) -> Route:
         """Return `found` with the storage class and the latency of its tier. A cold snapshot may be in the archive."""
@@ -143,8 +145,13 @@ class Reading:
 
         Raises InDeepArchive for a snapshot that must be thawed first, and what `route` raises.
         """
-        found = self.route(table, as_of, snapshot_id, tag)
+        live = self.steps.table_state(table).metadata
+        found = self.described(table, live.table_uuid, self.found(table, live, Selector(as_of, snapshot_id, tag)))
         require_readable(table, found)
+        snapshot = live.snapshot(found.snapshot_id) if found.tier == "live" and found.snapshot_id is not None else None
+        if snapshot is not None and self._is_gone(snapshot):
+            with self.steps.advised(table, live):
+                raise UnreadableMetadata.missing(snapshot.manifest_list or "", table)
         catalogs = self.resources.config.catalogs
         with java_errors(table):
             if found.cold_table is None:
@@ -162,6 +169,61 @@ def require_readable(table: str, found: Route) -> None:
         table=table,
         hint=f"artemis thaw {quote(table)} --snapshot-id {found.snapshot_id} --case … --requester … --reason …",
     )
+
+
+@dataclass(frozen=True)
+class WaysOut:
+    """What gives a missing metadata file back, for every step that meets one: a backup is the last way."""
+
+    resources: Resources
+    past: Past
+
+    def tell(self, table: str, live: TableMetadata | None, error: UnreadableMetadata) -> None:
+        """Raise UnreadableMetadata with the way out, if there is one; HandoffFailed if cold was put back, too."""
+        if live is not None:
+            # A database that was put back may have forgotten the archive, too.
+            require_newest_archive(self.resources, table, live.table_uuid)
+            self._refuse_named_again(table, live, error)
+        # Listings and engines spell it differently, and in quarantine a file has its place by the letters.
+        scheme, _, rest = (error.path or "").partition(":")
+        schemes = S3_SCHEMES if scheme in S3_SCHEMES else (scheme,)
+        spelled = {f"{each}:{slashes}{rest.lstrip('/')}" for each in schemes for slashes in ("/", "//", "///")}
+        for record in self.resources.operations.quarantines.kept(table, None if live is None else live.table_uuid):
+            if any(self.resources.live_stores.heads([place_of(record.folder, each) for each in spelled])):
+                raise UnreadableMetadata(
+                    f"{record.job_id} moved a metadata file that the table needs into quarantine. The catalog was "
+                    "probably put back in time",
+                    table=table,
+                    path=error.path,
+                    untouched=error.untouched,
+                    hint=f"artemis undelete {record.job_id} --who … --why … moves its files back",
+                ) from error
+
+    def _refuse_named_again(self, table: str, live: TableMetadata, error: UnreadableMetadata) -> None:
+        """Raise UnreadableMetadata with the way out if the table's metadata names archived snapshots whose files were
+        deleted, as after its catalog was put back."""
+        cold = self.past.own_cold_tables(table, live.table_uuid)
+        named = [each for each in live.snapshots if each.manifest_list is not None]
+        there = self.resources.live_stores.heads([each.manifest_list or "" for each in named])
+        lost = [each.snapshot_id for each, found in zip(named, there, strict=True) if found is None]
+        gone = [each for each in lost if cold is not None and cold.holding(each) is not None]
+        if not gone:
+            return
+        ids, name = ", ".join(map(str, gone)), self.resources.config.catalogs.of(table).name
+        to_rescue = (
+            f"artemis restore {quote(table)} {live.current_snapshot_id} --branch BRANCH, make that current, and then "
+        )
+        raise UnreadableMetadata(
+            f"The metadata names {len(gone)} snapshots whose files were deleted once they were archived: {ids}. The "
+            "catalog was probably put back in time. The archive still has them, and reads and restores use it",
+            table=table,
+            path=error.path,
+            untouched=error.untouched,
+            hint="register the newest metadata file again; or "
+            f"{to_rescue if live.current_snapshot_id in gone else ''}remove them from the metadata alone, without "
+            f"deleting files, e.g. by pyiceberg: load_catalog({name!r}).load_table({table!r}).maintenance"
+            f".expire_snapshots().by_ids([{ids}]).commit()",
+        ) from error
 
 
 # --- queries ----------------------------------------------------------------------------------------------------------

@@ -658,6 +658,31 @@ def test_what_settles_a_table_that_names_archived_snapshots_again_is_said_and_wo
     assert at_once.read(place.table, snapshot_id=first).count() == 1
 
 
+def test_every_step_names_what_settles_a_table_that_names_archived_snapshots_again(at_once: Lifecycle) -> None:
+    place = Place(at_once, "each")
+    place.run("CREATE TABLE {t} (id int) USING iceberg", "INSERT INTO {t} VALUES (1)")
+    place.run("INSERT OVERWRITE {t} VALUES (2)")
+    backup = place.metadata.metadata_location
+    at_once.expire(place.table)
+    place.refresh()
+    place.run("INSERT OVERWRITE {t} VALUES (3)")
+    plan = at_once.plan_expiration(place.table)
+    steps: list[Callable[[], object]] = [
+        lambda: at_once.hand_off(plan),
+        lambda: at_once.commit_expiration(plan),
+        lambda: at_once.delete_files(plan),
+    ]
+    for step in steps:
+        newest = place.metadata.metadata_location
+        put_back(at_once, place.table, backup)
+        for refused in (step, lambda: at_once.scan_orphans(place.table)):
+            with pytest.raises(UnreadableMetadata, match="register the newest metadata file again; or remove"):
+                refused()
+        assert "register the newest" in str(at_once.operations.steps.history(place.metadata.table_uuid)[0].error)
+        put_back(at_once, place.table, newest)
+        step()
+
+
 def test_an_archive_that_its_database_has_forgotten_is_found_again(at_once: Lifecycle) -> None:
     """The whole database came back from before the first handoff: the catalog names snapshots whose files are gone."""
     place, lifecycle, cold = Place(at_once, "forgotten"), at_once, at_once.config.catalogs.cold.name
@@ -674,7 +699,10 @@ def test_an_archive_that_its_database_has_forgotten_is_found_again(at_once: Life
     place.refresh()
     with pytest.raises(HandoffFailed, match=r"put back in time.*artemis recover-archive"):
         lifecycle.plan_expiration(place.table)
+    with pytest.raises(HandoffFailed, match=r"put back in time.*artemis recover-archive"):
+        lifecycle.read(place.table, snapshot_id=first)
     lifecycle.recover_archive(place.table, who="ann", why="a backup")
+    assert lifecycle.read(place.table, snapshot_id=first).collect() == rows
     assert lifecycle.spark.sql(f"SELECT * FROM {cold}.{place.table} VERSION AS OF {first}").collect() == rows
 
 

@@ -443,6 +443,30 @@ def test_a_dropped_table_comes_back_from_quarantine(make_config: MakeConfig, spa
         assert datetime.now(UTC) > lifecycle.quarantined(table)[0].began_at
 
 
+def test_a_dropped_table_whose_row_came_back_is_undeleted_as_each_step_says(
+    make_config: MakeConfig, spark: SparkSession
+) -> None:
+    policy = {**POLICY, "deletion": {"grace": "0s", "mode": "quarantine"}}
+    with open_lifecycle(make_config(defaults=policy), spark=spark) as lifecycle:
+        table, row = make_table(lifecycle, "aside", 3), {"name": "aside"}
+        pointer = lifecycle.steps.table_state(table).entry.metadata_location
+        _drop(lifecycle, table)
+        scan = lifecycle.scan_dropped(table)
+        lifecycle.approve(scan, who="ada", why="a test")
+        lifecycle.delete_dropped(scan)
+        with lifecycle.operations.engine.begin() as connection:
+            insert = "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location)"
+            row |= {"catalog": _name(lifecycle), "at": pointer}
+            connection.execute(text(f"{insert} VALUES (:catalog, 'db', :name, :at)"), row)
+        steps = (lifecycle.plan_expiration, lifecycle.scan_orphans, lifecycle.read, lifecycle.table_health)
+        for step in steps:
+            with pytest.raises(UnreadableMetadata, match=f"quarantine.*artemis undelete {scan.scan_id} --who"):
+                step(table)
+        lifecycle.undelete(scan, who="ada", why="it came back")
+        assert lifecycle.read(table).count() == 3
+        lifecycle.plan_expiration(table)
+
+
 def test_a_hold_or_a_word_keeps_what_a_dropped_table_has_in_quarantine(
     make_config: MakeConfig, spark: SparkSession
 ) -> None:

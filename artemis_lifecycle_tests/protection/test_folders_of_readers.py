@@ -4,6 +4,7 @@ forward again, and beside a hold on another table."""
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,6 +41,21 @@ def test_a_reader_that_was_put_back_and_registered_again_keeps_what_it_took_up(a
     all_of_db.expire("db.owner")
     assert shared.exists()
     assert ids(all_of_db, "db.reader") == [1, 1]
+
+
+def test_a_plan_whose_list_is_gone_is_closed_as_each_step_says(all_of_db: Lifecycle) -> None:
+    for name in ("db.owner", "db.reader"):
+        create(all_of_db, name)
+        overwrite(all_of_db, name, 2)
+    plan = all_of_db.plan_expiration("db.reader")
+    shutil.rmtree(Path(plan.files_location.removeprefix("file:")).parent)
+    overwrite(all_of_db, "db.reader", 3)
+    for step, name in ((all_of_db.scan_orphans, "db.owner"), (all_of_db.plan_expiration, "db.reader")):
+        with pytest.raises(LifecycleError, match=f"artemis close {plan.plan_id}"):
+            step(name)
+    all_of_db.close_plan(plan.plan_id, who="ann", why="its list is gone")
+    all_of_db.scan_orphans("db.owner")
+    all_of_db.expire("db.reader")
 
 
 @pytest.mark.parametrize("then", ["stays", "dropped", "renamed"])
