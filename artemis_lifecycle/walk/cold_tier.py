@@ -332,7 +332,7 @@ class ColdTier:
 
         A hold on a snapshot, or on the table, prevents its move. `now` may only be in the past. A dry run reports what
         would move. Raises NoSuchTable before the first handoff; Refused if a hold or another table's need arises in the
-        meantime; UnreadableMetadata, also of another cold table; LeaseTaken, Busy.
+        meantime; UnreadableMetadata, also of a cold table that no handoff published; LeaseTaken, Busy.
         """
         instant = self.resources.past(now, table)
         policy, archive = self.resources.config.policy(table).cold_tier, self.resources.config.deep_archive
