@@ -422,6 +422,8 @@ class _Pair:
                 kind = {"n": "single", "q": "quarantine"}.get(of["name"], "cold")
                 if self.plan is not None or self.kind not in ("", kind):
                     self.end("two plans at once")
+                elif self.there is not None and self.there not in self.contents[:1]:
+                    self.end("a plan for another file than a scan is about")
                 self.kind, self.plan, self.is_given_up = kind, job, False
                 self.snapshots = self.readers() & of["snapshots"]
                 self.look(turn)

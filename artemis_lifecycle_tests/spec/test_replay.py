@@ -183,45 +183,49 @@ def test_a_file_that_may_go_does_not_stay_without_a_reason(
     assert not [(trace, at) for (_, trace), at in zip(changed, found, strict=True) if at != len(trace) - 1]
 
 
-def _history(*, is_interrupted: bool) -> list[str]:
-    """A file is an orphan, a snapshot comes back that reads it, and that expires."""
-    table, snapshot, reads = "uuid n", ["snapshot", "uuid n", 1], ["reads", "uuid n", 1, 0]
-    sealed = {"table": "uuid", "name": "n", "files": [0], "second": False}
-    lines: list[dict[str, Any]] = [
-        {"step": "others", "came": [["named", "uuid", "n"], ["there", 0, "x"], ["newest", table, 2]]},
-        {
-            "step": "scan_orphans",
-            "came": [["scan", "S", "open"]],
-            "sealed": {"S": {**sealed, "kind": "scan", "snapshots": []}},
-        },
-        {"step": "others", "came": [snapshot, reads]},
-        {
-            "step": "plan_expiration",
-            "came": [["plan", "P", "open"]],
-            "sealed": {"P": {**sealed, "kind": "plan", "snapshots": [1]}},
-        },
-        {
-            "step": "commit_expiration",
-            "went": [["plan", "P", "open"], snapshot, reads],
-            "came": [["plan", "P", "committed"]],
-        },
-        {
-            "step": "delete_files",
-            "went": [["plan", "P", "committed"]],
-            "came": [["plan", "P", "deleting"]],
-            "judged": {"P": {0: ["kept", "open_scan"]}},
-        },
-    ]
-    if is_interrupted:
-        lines.insert(
-            2, {"step": "delete_orphans", "went": [["scan", "S", "open"]], "came": [["scan", "S", "deleting"]]}
-        )
-    default: dict[str, Any] = {"names": {}, "came": [], "went": [], "sealed": {}, "judged": {}}
-    lines[0]["names"] = {0: "/live/db/n/data/part-1.parquet"}
-    return [json.dumps({**default, "turn": turn, **line}) for turn, line in enumerate(lines)]
+DEFAULT: dict[str, Any] = {"names": {}, "came": [], "went": [], "sealed": {}, "judged": {}}
+PATH = {"names": {0: "/live/db/b/data/part-1.parquet"}}
+HAS_FILE = {**PATH, "step": "others", "came": [["named", "uuid", "b"], ["there", 0, "x"], ["newest", "uuid b", 2]]}
+IN_SNAPSHOT = [["snapshot", "uuid b", 1], ["reads", "uuid b", 1, 0]]
+INTERRUPTED = {"step": "delete_orphans", "went": [["scan", "S", "open"]], "came": [["scan", "S", "deleting"]]}
+
+
+def _seals(step: str, kind: str, job: str, snapshots: list[int]) -> dict[str, Any]:
+    sealed = {"kind": kind, "table": "uuid", "name": "b", "snapshots": snapshots, "files": [0], "second": False}
+    return {"step": step, "came": [[kind, job, "open"]], "sealed": {job: sealed}}
+
+
+def _moves(step: str, of: str, to: str, **also: Any) -> dict[str, Any]:
+    """Of the plan."""
+    went = [["plan", "P", of], *also.pop("went", ())]
+    return {"step": step, "went": went, "came": [["plan", "P", to], *also.pop("came", ())], **also}
+
+
+SCANNED = _seals("scan_orphans", "scan", "S", [])
+HANDED_OFF = _moves("hand_off", "open", "handed_off", came=[["archived", 1], ["copy", 1, "part-1.parquet"]])
+WALKED = [
+    _seals("plan_expiration", "plan", "P", [1]),
+    HANDED_OFF,
+    _moves("commit_expiration", "handed_off", "committed", went=IN_SNAPSHOT),
+]
+
+
+def _project(replay: ModuleType, *lines: dict[str, Any]) -> list[Any]:
+    return list(replay.project(json.dumps({**DEFAULT, "turn": turn, **line}) for turn, line in enumerate(lines)))
 
 
 def test_a_plan_waits_for_a_scan_whose_deletion_was_interrupted(replay: ModuleType, replayer: Any) -> None:
-    (waits,), (goes,) = (list(replay.project(_history(is_interrupted=each))) for each in (True, False))
-    assert waits.trace[-1] == goes.trace[-1] == "WAITS"
-    assert list(replayer.refused([waits, goes])) == [(goes, len(goes.trace) - 1)]
+    back = {"step": "others", "came": IN_SNAPSHOT}
+    waits = _moves("delete_files", "committed", "deleting", judged={"P": {0: ["kept", "open_scan"]}})
+    (good,) = _project(replay, HAS_FILE, SCANNED, INTERRUPTED, back, *WALKED, waits)
+    (bad,) = _project(replay, HAS_FILE, SCANNED, back, *WALKED, waits)
+    assert good.trace[-1] == bad.trace[-1] == "WAITS"
+    assert list(replayer.refused([good, bad])) == [(bad, len(bad.trace) - 1)]
+
+
+def test_a_plan_for_another_file_than_its_scan_listed_begins_a_trace(replay: ModuleType, replayer: Any) -> None:
+    again = {"step": "others", "went": [["there", 0, "x"]], "came": [["there", 0, "y"], *IN_SNAPSHOT]}
+    found = _project(replay, HAS_FILE, SCANNED, again, *WALKED)
+    acts = [[each for each in one.trace if isinstance(each, str)] for one in found]
+    assert acts == [["OLD_SCANNED"], ["PLANNED", "HANDED_OFF", "SWAPPED", "RECORDED"]]
+    assert not list(replayer.refused(found))
