@@ -69,9 +69,7 @@ class Steps:
     """Reads the state of tables, and runs steps on them. `ways_out` raise errors again with what to do."""
 
     resources: Resources
-    ways_out: list[Callable[[str, TableMetadata | None, UnreadableMetadata], None]] = field(
-        default_factory=list, compare=False
-    )
+    ways_out: list[Callable[..., None]] = field(default_factory=list, compare=False)
 
     @contextmanager
     def advised(self, table: str, live: TableMetadata | None) -> Iterator[None]:
