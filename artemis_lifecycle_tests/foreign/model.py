@@ -287,9 +287,19 @@ class Model:
         return True
 
     def _lost_its_own(self, snapshot: int, was: Way) -> bool:
+        """In its own place, without those of other tables inside: only its own scan looks for such commits."""
         described = self.world.core.describe(was.location)
-        reads, place = described.reads.get(snapshot), on_disk(described.base)
-        return reads is None or any(self._stamp(path) is None and on_disk(path).is_relative_to(place) for path in reads)
+        reads, place = described.reads.get(snapshot), _real(described.base)
+        objects = [each for each in self.world.objects() if each.catalog == self.world.live and each.kind == "TABLE"]
+        live = map(self._describe, (each.location for each in objects))
+        others = [_real(each.base) for each in live if each is not None and each.uuid != was.table_uuid]
+        inside = [each for each in others if place in each.parents]
+        return reads is None or any(
+            self._stamp(path) is None
+            and _real(path).is_relative_to(place)
+            and not any(_real(path).is_relative_to(each) for each in inside)
+            for path in reads
+        )
 
     def notice(self, step: str, before: Observation) -> None:
         """The step was done."""
@@ -324,6 +334,10 @@ class Model:
             if other < first + records and not is_copy:
                 found.append(f"row ids {other} to {first + records - 1} are in {path} and in {also}")
         return found
+
+
+def _real(path: str) -> Path:
+    return Path(os.path.realpath(on_disk(path)))
 
 
 def _number(path: str) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
 
 from artemis_lifecycle_tests.foreign.actions import FOREIGN, STEPS, Draw
 from artemis_lifecycle_tests.foreign.actors import Actors, WrongError
+from artemis_lifecycle_tests.foreign.catalog import point_to
 from artemis_lifecycle_tests.foreign.machine import Campaign, Lab, turns_of
 from artemis_lifecycle_tests.foreign.tools import take_up
 from artemis_lifecycle_tests.foreign.world import World
@@ -109,6 +110,21 @@ def test_an_archived_manifest_that_others_changed_is_theirs(actors: Actors) -> N
     actors.end(Draw("end"))
     assert "cold" in kinds
     assert "cold" not in [way.kind for way in actors.look_again().ways.values()]
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_commit_that_nobody_saw_counts_where_no_other_table_is_inside(actors: Actors, inside: bool) -> None:
+    world = actors.world
+    if inside:
+        world.create("k", world.place("a") / "data", 2)
+    older = world.pointer("a")
+    world.core.java.append(world.java("a"), "main", world.write("a", world.java("a")))
+    actors.look_again()
+    (new,) = [path for path in world.paths if path.endswith(f"/part-{world.next_number - 1}.parquet")]
+    point_to(world, "a", older)
+    actors.look_again()
+    with nullcontext() if inside else pytest.raises(WrongError, match="read from future"):
+        actors.step("delete_orphans", on_disk(new).unlink)
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
