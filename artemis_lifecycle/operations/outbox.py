@@ -1,8 +1,8 @@
 """What this database observed, on its way out of it: a backup that is put back must not forget it.
 
 A trigger copies each new state of a row of these tables to the outbox, in the transaction that changes it:
-`known_tables`, `seen_pointers`, `table_locations` and `holds`. `session/progress.py` moves the outbox to files under
-`operations.root`, and lets a database that was put back read those that it does not know.
+`known_tables`, `seen_pointers`, `table_locations`, `holds`, `jobs` and `quarantines`. `session/progress.py` moves the
+outbox to files under `operations.root`, and lets a database that was put back read those that it does not know.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ _AT_ONCE = 20_000
 
 _KEPT = ("kept_at", "kept_by", "kept_why")
 _RELEASED = ("released_at", "released_by", "released_why")
+_UNDELETED = ("undeleted_at", "undeleted_by", "undeleted_why", "purge_after", "purging_at", "purged_at")
+_CLOSED = ", ".join(f"{name} = excluded.{name}" for name in ("closed_at", "closed_by", "closed_why"))
 
 
 def _first(names: Collection[str], of: str, then: str) -> str:
@@ -69,7 +71,15 @@ _CONFLICTS = {
     "holds": "(hold_id) DO UPDATE SET until = CASE WHEN there.until IS NOT NULL AND excluded.until IS NOT NULL "
     "THEN greatest(there.until, excluded.until) END, snapshot_ids = excluded.snapshot_ids, "
     f"{_first(_RELEASED, 'there', 'excluded')}",
+    "jobs": f"(job_id) DO UPDATE SET {_first(['finished_at'], 'excluded', 'there')}",
+    "quarantines": f"(job_id) DO UPDATE SET {_CLOSED}, {_first(_UNDELETED, 'excluded', 'there')}",
 }
+# Nothing resumes a deletion whose plan or scan is forgotten; what it moved can come back.
+_END = sa.text(
+    "UPDATE lifecycle.jobs AS job SET finished_at = clock_timestamp() WHERE finished_at IS NULL "
+    "AND NOT EXISTS (SELECT FROM lifecycle.plans WHERE plan_id = job.job_id) "
+    "AND NOT EXISTS (SELECT FROM lifecycle.scans WHERE scan_id = job.job_id)"
+)
 # Postgres gives each value the type of its column.
 _RECALL = {
     name: sa.text(
@@ -118,6 +128,7 @@ class Outbox(db.Part):
                     names = {"name": state["table_name"], "was": was}
                     connection.execute(_RENAME, {"catalog": state["catalog"], "uuid": state["table_uuid"], **names})
                 connection.execute(_RECALL[of_table], {"state": json.dumps(state)})
+            connection.execute(_END)
             for name in files:
                 connection.execute(db.new(sent_files, {"name": name}))
 

@@ -21,8 +21,8 @@ from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import ids_of
 from artemis_lifecycle_tests.policies import WITHOUT_COLD
 from artemis_lifecycle_tests.protection.databases import Databases
-from artemis_lifecycle_tests.protection.foreign import outcomes, overwrite, sql, take_up
-from artemis_lifecycle_tests.protection.test_finding_10 import bring_back, create
+from artemis_lifecycle_tests.protection.foreign import ids, make_all_old, outcomes, overwrite, sql, take_up
+from artemis_lifecycle_tests.protection.test_finding_10 import bring_back, create, drop
 
 OPERATIONS, CATALOG = ("lifecycle",), ("public", "artemis_live")
 POLICY: dict[str, Any] = {**WITHOUT_COLD, "dropped": {"keep": "0s", "approval": "guards"}}
@@ -125,6 +125,60 @@ def test_a_kept_dropped_table_is_known_again_with_who_keeps_it(lifecycle: Lifecy
     overwrite(lifecycle, "db.owner", 9)
     assert outcomes(lifecycle.expire("db.owner"))[str(shared)][0] == "kept"
     assert bring_back(lifecycle, "db.reader", pointer) == [1, 1]
+
+
+@pytest.fixture
+def quarantining(config: LifecycleConfig, spark: SparkSession) -> Iterator[Lifecycle]:
+    defaults = {**POLICY, "deletion": {"grace": "0s", "mode": "quarantine"}}
+    said = config.model_dump(mode="json", by_alias=True) | {"defaults": defaults, "tables": {"db.*": {}}}
+    with open_lifecycle(LifecycleConfig.model_validate(said), spark=spark) as lifecycle:
+        yield lifecycle
+
+
+@pytest.mark.parametrize("since", ["the drop", "the deletion"])
+def test_what_a_table_in_quarantine_reads_stays_and_it_comes_back(
+    quarantining: Lifecycle, server: Server, since: str
+) -> None:
+    lifecycle = quarantining
+    owner = create(lifecycle, "db.owner")
+    [shared] = (owner / "data").glob("*.parquet")
+    create(lifecycle, "db.reader")
+    take_up(lifecycle, "db.reader", owner / "data")
+    lifecycle.plan_expiration("db.reader")
+    lifecycle.plan_expiration("db.owner")
+    if since == "the drop":
+        server.back_up()
+    table_uuid = drop(lifecycle, "db.reader")
+    if since == "the deletion":
+        server.back_up()
+    [cleared] = lifecycle.clear_dropped()
+    assert cleared.deleted > 0
+    server.put_back(*OPERATIONS)
+    lifecycle.take_over(who="ada", why="restored")
+    overwrite(lifecycle, "db.owner", 9)
+    assert outcomes(lifecycle.expire("db.owner"))[str(shared)][0] == "kept"
+    lifecycle.undrop("db.reader", uuid=table_uuid, who="ada", why="an audit")
+    assert ids(lifecycle, "db.reader") == [1, 1]
+
+
+def test_what_was_undeleted_since_stays_until_it_is_closed(quarantining: Lifecycle, server: Server) -> None:
+    lifecycle = quarantining
+    place = create(lifecycle, "db.owner")
+    orphan = place / "data" / "left.parquet"
+    orphan.write_bytes(b"PAR1")
+    make_all_old(place)
+    scan = lifecycle.scan_orphans("db.owner")
+    server.back_up()
+    assert lifecycle.delete_orphans(scan).deleted == 1
+    lifecycle.undelete(scan.scan_id, who="ada", why="it is needed")
+    server.put_back(*OPERATIONS)
+    lifecycle.take_over(who="ada", why="restored")
+    make_all_old(place)
+    lifecycle.delete_orphans(lifecycle.scan_orphans("db.owner"))
+    assert orphan.exists()
+    lifecycle.close_plan(scan.scan_id, who="ada", why="it was looked at")
+    lifecycle.delete_orphans(lifecycle.scan_orphans("db.owner"))
+    assert not orphan.exists()
 
 
 def test_a_lease_that_was_renewed_since_holds_and_one_that_was_released_does_not(

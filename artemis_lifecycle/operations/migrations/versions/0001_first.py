@@ -177,7 +177,7 @@ _DECISIONS = (
     "EXECUTE FUNCTION lifecycle.decision_stays()",
 )
 
-_SENT = ("known_tables", "seen_pointers", "table_locations", "holds")
+_SENT = ("known_tables", "seen_pointers", "table_locations", "holds", "jobs", "quarantines")
 
 _OUTBOX = (
     # In the same transaction, whoever writes: a backup that is put back must not forget it.
