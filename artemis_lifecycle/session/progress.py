@@ -61,8 +61,8 @@ class Progress:
         know. What it does not know of the tables, and of holds, it first reads back, unless `recall` is False."""
         # In this order: a lease that is taken in the meantime only raises the token that the database knows.
         recorded = self._recorded()
-        if recall and recorded.sent and self._outbox.unknown([recorded.sent]):
-            self._recall()
+        if recall:
+            self._recall_until(recorded)
         unknown = self._unknown(recorded)
         if unknown is not None:
             raise OtherDeployment(
@@ -85,6 +85,8 @@ class Progress:
         """Record how far the database has come, unless it was behind before that."""
         # Another process may write meanwhile, and know less: who writes reads again.
         while (now := self.known()) != (recorded := self._recorded()) and self._unknown(recorded) is None:
+            # Before a newer file hides those of which the database knows nothing.
+            self._recall_until(recorded)
             self._write(now)
 
     def accept(self) -> bool:
@@ -102,6 +104,10 @@ class Progress:
             reached(self._engine, *of) for of in zip((decisions.c.decided_at, holds.c.created_at), at, strict=True)
         )
         return _Mark(Leases(self._engine).newest_token(), decided, held, self._outbox.newest())
+
+    def _recall_until(self, recorded: _Mark) -> None:
+        if recorded.sent and self._outbox.unknown([recorded.sent]):
+            self._recall()
 
     def _recall(self) -> None:
         """Read back what was observed, of which the database knows nothing."""

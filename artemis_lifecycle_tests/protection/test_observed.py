@@ -202,6 +202,22 @@ def test_a_lease_that_was_renewed_since_holds_and_one_that_was_released_does_not
     assert [each.hold_id for each in lifecycle.holds("db.owner")] == [renewed.hold_id]
 
 
+def test_what_was_seen_since_is_read_back_before_a_look_writes_on(lifecycle: Lifecycle, server: Server) -> None:
+    create(lifecycle, "db.owner")
+    lifecycle.plan_expiration("db.owner")
+    server.back_up()
+    create(lifecycle, "db.reader")
+    lifecycle.observe_catalog()
+    table_uuid = lifecycle.steps.table_uuid("db.reader")
+    server.put_back(*OPERATIONS)
+    sql(lifecycle, "DROP TABLE {live}.db.reader")
+    create(lifecycle, "db.another")
+    # No step comes first: a look writes a newer file than those that are forgotten.
+    lifecycle.observe_catalog()
+    lifecycle.plan_expiration("db.owner")
+    assert [each.table for each in lifecycle.operations.known_tables.of_uuid(table_uuid)] == ["db.reader"]
+
+
 def test_a_table_that_was_renamed_since_has_one_name(lifecycle: Lifecycle, server: Server) -> None:
     create(lifecycle, "db.owner")
     lifecycle.plan_expiration("db.owner")
